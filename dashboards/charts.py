@@ -1,0 +1,114 @@
+"""Charts of a run. The only place that imports altair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from harness.summary import Line
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart: a metric over load."""
+
+    title: str
+    name: str
+    scale: float
+    unit: str
+
+
+PANELS = (
+    Panel("Time per output token (TPOT), median", "tpot_p50", 1e3, "ms"),
+    Panel("Time to first token (TTFT), median", "ttft_p50", 1e3, "ms"),
+    Panel("Output throughput", "output_throughput", 1, "tokens/s"),
+    Panel("Accept length, mean", "accept_length_mean", 1, "tokens a step"),
+)
+
+# Okabe and Ito's palette: distinct for colour-blind readers, on light and on dark.
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+
+
+def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
+    """One row a line, the columns that charts use; units as stored."""
+    several = len({line.tp for line in lines}) > 1
+    return pd.DataFrame(
+        [
+            {
+                "series": f"{line.arm}, TP{line.tp}" if several else line.arm,
+                "load": line.level.value,
+                **{name: line.get(name) for name in names},
+                **{f"{name}_low": v.low for name in names if (v := line.values.get(name))},
+                **{f"{name}_high": v.high for name in names if (v := line.values.get(name))},
+            }
+            for line in lines
+        ]
+    )
+
+
+def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
+    """(title, Vega-Lite specification) of each panel that has data."""
+    charts = []
+    for panel in PANELS:
+        if any(line.get(panel.name) is not None for line in lines):
+            charts.append((panel.title, _over_load(lines, panel).to_dict()))
+    if any(line.get("interactivity") for line in lines):
+        charts.append(("Throughput against interactivity", _frontier(lines).to_dict()))
+    return charts
+
+
+def _over_load(lines: Sequence[Line], panel: Panel) -> alt.LayerChart | alt.FacetChart:
+    data = frame(lines, [panel.name]).dropna(subset=[panel.name])
+    for suffix in ("", "_low", "_high"):
+        data[panel.name + suffix] = data[panel.name + suffix] * panel.scale
+    open_loop = lines[0].level.open_loop
+    levels = sorted({line.level.value for line in lines})
+    x = alt.X(
+        "load:Q",
+        title="requests a second" if open_loop else "concurrency",
+        scale=alt.Scale(type="linear" if open_loop else "log", base=2, nice=False),
+        axis=alt.Axis(values=levels, format="~g"),
+    )
+    y = alt.Y(f"{panel.name}:Q", title=panel.unit, scale=alt.Scale(zero=True))
+    tooltip = [
+        alt.Tooltip("series:N", title="arm"),
+        alt.Tooltip("load:Q", title="load"),
+        alt.Tooltip(f"{panel.name}:Q", title=panel.unit, format=".4~g"),
+    ]
+    base = alt.Chart(data).encode(x=x, color=_colour(data))
+    line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(y=y, tooltip=tooltip)
+    spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
+        y=alt.Y(f"{panel.name}_low:Q", title=panel.unit), y2=f"{panel.name}_high:Q"
+    )
+    return alt.layer(spread, line).properties(width="container", height=230)
+
+
+def _frontier(lines: Sequence[Line]) -> alt.LayerChart | alt.FacetChart:
+    per_gpu = any(line.get("output_throughput_per_gpu") for line in lines)
+    name = "output_throughput_per_gpu" if per_gpu else "output_throughput"
+    data = frame(lines, ["interactivity", name]).dropna(subset=["interactivity", name])
+    x = alt.X("interactivity:Q", title="interactivity (1 / median TPOT), tokens/s for one user")
+    y = alt.Y(f"{name}:Q", title="tokens/s a GPU" if per_gpu else "tokens/s")
+    order = alt.Order("load:Q")
+    base = alt.Chart(data).encode(x=x, y=y, color=_colour(data))
+    line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(
+        order=order,
+        tooltip=[
+            alt.Tooltip("series:N", title="arm"),
+            alt.Tooltip("load:Q", title="load"),
+            alt.Tooltip("interactivity:Q", format=".4~g"),
+            alt.Tooltip(f"{name}:Q", format=".4~g"),
+        ],
+    )
+    labels = base.mark_text(dy=-10).encode(text="load:Q")
+    return alt.layer(line, labels).properties(width="container", height=280)
+
+
+def _colour(data: pd.DataFrame) -> alt.Color:
+    series = list(dict.fromkeys(data["series"]))
+    scale = alt.Scale(domain=series, range=[_COLOURS[n % len(_COLOURS)] for n in range(len(series))])
+    return alt.Color("series:N", title=None, scale=scale, legend=alt.Legend(orient="top"))

@@ -1,0 +1,3 @@
+"""mtpbench's harness: launches servers, drives load, records, reports."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,276 @@
+"""The command `mtpbench`: wiring only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness import __version__, scenario_file
+from harness.dry_run import describe_run
+from harness.environment import fingerprint
+from harness.errors import MtpbenchError, ResumeError, ScenarioError, ServerError
+from harness.experiment import Experiment, Options, Outcome
+from harness.report import RENDERERS, Report, build, to_rich
+from harness.scenario import Scenario, warnings
+from harness.store import RunStore, StoredRun, load_run
+from harness.telemetry import open_source
+from harness.ui import TerminalUi, print_error
+
+EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Serving benchmark and regression suite for Qwen3.5 on SGLang with MTP speculative decoding.
+
+Start with `mtpbench run scenarios/quickstart.yaml`: it needs no GPU.
+Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted.""",
+)
+# A log file has no width: wide enough for every table.
+_WIDTH = None if sys.stdout.isatty() else 160
+out, err = Console(width=_WIDTH), Console(stderr=True)
+
+ScenarioPath = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML).")]
+Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "mtpbench"
+
+
+def _gpu_ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; not with --resume.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print every command, environment and request count; start nothing."),
+    ] = False,
+    store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with an interrupted run: the folder it printed."),
+    ] = None,
+    gpus: Gpus = "",
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first server that fails.")] = False,
+) -> None:
+    """Measure: start the scenario's servers, drive the load, save, report.
+
+    Results are saved after each pass. Ctrl-C ends the servers and keeps what is finished; a second one kills.
+    """
+    ids = _gpu_ids(gpus)
+    if (scenario is None) == (resume is None):
+        raise MtpbenchError("give either a scenario file or --resume RUN", "mtpbench run scenarios/quickstart.yaml")
+    if scenario is not None and dry_run:
+        out.print(Text(describe_run(scenario_file.load(scenario), ids, _default_cache())), soft_wrap=True)
+        return
+    source = open_source()
+    environment = fingerprint(source)
+    opened, loaded = _open(scenario, resume, store, environment)
+    for warning in warnings(loaded):
+        err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
+    out.print(Text(f"results: {opened.path}"), soft_wrap=True)
+    try:
+        with TerminalUi(out) as ui:
+            options = Options(_default_cache(), ids, fail_fast)
+            experiment = Experiment(loaded, opened, options, source, ui)
+            outcome = _drive(experiment)
+        _finish(opened, outcome)
+    except asyncio.CancelledError:
+        err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
+        err.print(Text(f"next: mtpbench run --resume {opened.path}"), soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        opened.close()
+
+
+def _open(
+    scenario: Path | None, resume: Path | None, root: Path, environment: dict[str, Any]
+) -> tuple[RunStore, Scenario]:
+    if scenario is not None:
+        loaded = scenario_file.load(scenario)
+        return RunStore.create(root, loaded, scenario.read_text(encoding="utf-8"), environment), loaded
+    assert resume is not None, "checked by run"
+    before = load_run(resume)
+    changed = sorted(
+        key
+        for key in {*before.environment, *environment}
+        if key != "variables" and before.environment.get(key) != environment.get(key)
+    )
+    if changed:
+        details = ", ".join(f"{k}: {before.environment.get(k)} → {environment.get(k)}" for k in changed)
+        raise ResumeError(
+            f"this is no longer the environment in which the run began ({details})",
+            "Passes from two environments are no one result. Start a new run.",
+        )
+    return RunStore.resume(resume), before.scenario
+
+
+def _drive(experiment: Experiment) -> Outcome:
+    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave."""
+
+    async def main() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        interrupted = False
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            if interrupted:
+                for server in experiment.servers:
+                    server.kill()
+                os._exit(EXIT_INTERRUPTED)
+            interrupted = True
+            err.print(Text("ending the servers; once more kills them", style="bold yellow"))
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        return await experiment.run()
+
+    return asyncio.run(main())
+
+
+def _finish(store: RunStore, outcome: Outcome) -> None:
+    """Everything derived: rows, page, table. Raw results are safe by now."""
+    stored = load_run(store.path)
+    from harness.frames import parquet
+
+    rows = store.write_rows(parquet(stored))
+    page = _write_page(store, stored)
+    report = build(stored)
+    out.print(to_rich(report))
+    out.print(Text(f"rows: {rows}"), soft_wrap=True)
+    if page:
+        out.print(Text(f"page: {page}"), soft_wrap=True)
+    for _, error in outcome.failures:
+        print_error(err, error, error.hint, error.log_path, ())
+    if not report.valid:
+        raise typer.Exit(EXIT_INVALID)
+
+
+def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
+    try:
+        from dashboards.run_page import render
+    except ImportError as error:
+        err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
+        return None
+    return store.write_text("report.html", render(stored))
+
+
+@app.command()
+def report(
+    run_path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    output: Annotated[str, typer.Option("--format", help="table, markdown, json or html.")] = "table",
+) -> None:
+    """Print a run's table again, as Markdown, as JSON, or write its report.html anew."""
+    stored = load_run(run_path)
+    built: Report = build(stored)
+    if output == "table":
+        out.print(to_rich(built))
+    elif output == "html":
+        page = _write_page(RunStore(run_path), stored)
+        if page is None:
+            raise typer.Exit(EXIT_INVALID)
+        out.print(Text(str(page)), soft_wrap=True)
+    elif output in RENDERERS:
+        sys.stdout.write(RENDERERS[output](built) + "\n")
+    else:
+        raise MtpbenchError(f"--format {output!r} is unknown", "One of: table, markdown, json, html.")
+
+
+@app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="Scenario files.")],
+) -> None:
+    """Check scenario files: every error with its file, line and key."""
+    problems = []
+    for path in scenarios:
+        try:
+            loaded = scenario_file.load(path)
+        except ScenarioError as error:
+            problems += error.problems
+            continue
+        out.print(Text(f"{path}: ok ({loaded.name}, arms: {', '.join(loaded.arms)})"), soft_wrap=True)
+        for warning in warnings(loaded):
+            out.print(Text(f"  note: {warning}", style="yellow"), soft_wrap=True)
+    if problems:
+        raise ScenarioError(problems)
+
+
+@app.command(name="list")
+def list_scenarios(
+    folder: Annotated[Path, typer.Argument(help="Folder with scenario files.")] = Path("scenarios"),
+) -> None:
+    """List the scenarios in a folder with their questions."""
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise MtpbenchError(f"no *.yaml in {folder}", "Name the folder: mtpbench list FOLDER")
+    table = Table("file", "engine", "arms", "TP", "load", "question")
+    broken = []
+    for path in paths:
+        try:
+            loaded = scenario_file.load(path)
+        except ScenarioError as error:
+            broken += error.problems
+            continue
+        levels = ", ".join(level.label for level in loaded.arrival.levels())
+        cells = [
+            str(path),
+            loaded.server.engine,
+            ", ".join(loaded.arms),
+            ", ".join(map(str, loaded.tp)),
+        ]
+        table.add_row(*(Text(cell) for cell in (*cells, levels, loaded.question)))
+    out.print(table)
+    if broken:
+        raise ScenarioError(broken)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors: every key with its type and meaning."""
+    sys.stdout.write(json.dumps(Scenario.model_json_schema(), indent=1) + "\n")
+
+
+@app.command()
+def environment() -> None:
+    """Print this machine's fingerprint, as each run records it."""
+    sys.stdout.write(json.dumps(fingerprint(open_source()), indent=1) + "\n")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(__version__ + "\n")
+
+
+def main() -> None:
+    """Entry point: expected errors become a message and exit code 2."""
+    try:
+        app()
+    except MtpbenchError as error:
+        log, tail = (error.log_path, error.log_tail) if isinstance(error, ServerError) else (None, ())
+        print_error(err, error, error.hint, log, tail)
+        sys.exit(EXIT_INVALID)

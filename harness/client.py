@@ -1,0 +1,154 @@
+"""Talking to servers: the only place that imports httpx.
+
+Streams are kept raw while the load runs (a time stamp and the bytes of each event) and decoded after it,
+because JSON decoding at thousands of events a second would delay the time stamps of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from harness.dialects import Payload
+from harness.sse import EventParser
+
+# Every request opens its own connection. Reusing one saves about 0.1 ms on loopback, but llama.cpp closes
+# idle connections at any time, and a request that fails on a stale connection is indistinguishable from
+# one that the server refused. The time stamp of the send is taken after connecting.
+_HEADERS = {
+    "Connection": "close",
+    "Content-Type": "application/json",
+    "Accept-Encoding": "identity",
+}
+
+
+@dataclass
+class RawStream:
+    """One request as it happened: nothing interpreted yet."""
+
+    t_start: float
+    t_send: float = 0.0
+    t_end: float = 0.0
+    http_status: int = 0
+    payloads: list[Payload] = field(default_factory=list)
+    outcome: str = ""  # "eof", "refused", "broken", "timeout" or "cancelled"
+    error: str = ""
+
+
+class StreamClient:
+    """One slot's client: httpx's connection pool costs least when nobody shares it (docs/client.md)."""
+
+    def __init__(self, base_url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._timeout = timeout_s
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers=_HEADERS,
+            timeout=httpx.Timeout(timeout_s, connect=10.0),
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
+            trust_env=False,  # no proxy between us and the server, no surprise from ~/.netrc
+            verify=not base_url.startswith("http://"),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def stream(self, path: str, body: bytes, on_event: Callable[[float], None]) -> RawStream:
+        """Sends `body` and reads the stream to its end.
+
+        Never raises for what a server does: the outcome says it. `on_event` is called with the time of
+        each network chunk that completed an event. Cancelling it returns what was read so far, with the
+        outcome "cancelled", so that nothing measured is lost.
+        """
+        raw = RawStream(t_start=self._clock())
+        try:
+            await asyncio.wait_for(self._read(path, body, raw, on_event), self._timeout)
+        except (asyncio.TimeoutError, httpx.TimeoutException):
+            raw.outcome, raw.error = "timeout", f"no end after {self._clock() - raw.t_start:.1f} s"
+        except asyncio.CancelledError:
+            raw.outcome = "cancelled"
+        except httpx.ConnectError as error:
+            raw.outcome, raw.error = "refused", f"connection lost before it began: {error}"
+        except httpx.HTTPError as error:
+            raw.outcome = "broken"
+            raw.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raw.t_end = self._clock()
+        raw.t_send = raw.t_send or raw.t_start
+        return raw
+
+    async def _read(self, path: str, body: bytes, raw: RawStream, on_event: Callable[[float], None]) -> None:
+        async def trace(name: str, _info: dict[str, Any]) -> None:
+            if name == "http11.send_request_headers.started":
+                raw.t_send = self._clock()
+
+        parser = EventParser()
+        request = self._http.build_request("POST", path, content=body, extensions={"trace": trace})
+        response = await self._http.send(request, stream=True)
+        try:
+            raw.http_status = response.status_code
+            if response.status_code != 200:
+                text = (await response.aread())[:500].decode(errors="replace")
+                raw.outcome, raw.error = "refused", f"HTTP {response.status_code}: {text}"
+                return
+            async for chunk in response.aiter_raw():
+                now = self._clock()  # before parsing: the parser's time is not the server's
+                events = parser.feed(chunk)
+                if events:
+                    on_event(now)
+                    raw.payloads += [(now, event) for event in events]
+            raw.payloads += [(self._clock(), event) for event in parser.close()]
+            raw.outcome = "eof"
+        finally:
+            await response.aclose()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A short answer: status 0 means that nobody answered, and `text` says why."""
+
+    status: int
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    def json(self) -> Any:
+        """The body as JSON, or None where it isn't."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+
+class ControlClient:
+    """Short questions to a server: health, models, counters, tokenisation. Never raises for HTTP failures."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+        self._http = httpx.AsyncClient(base_url=base_url, headers=_HEADERS, trust_env=False)
+
+    async def __aenter__(self) -> ControlClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
+        return await self._ask("GET", path, None, timeout_s)
+
+    async def post(self, path: str, value: object, timeout_s: float = 60.0) -> Reply:
+        return await self._ask("POST", path, json.dumps(value).encode(), timeout_s)
+
+    async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Reply:
+        try:
+            answer = await self._http.request(method, path, content=body, timeout=timeout_s)
+            return Reply(answer.status_code, answer.text)
+        except httpx.HTTPError as error:
+            return Reply(0, f"{type(error).__name__}: {error}")

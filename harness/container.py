@@ -1,0 +1,55 @@
+"""Wraps a server's command into docker or podman. Builds arguments only; nothing is started here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from harness.engines.command import Command
+from harness.settings import Container
+
+# What ROCm needs to reach its GPUs: device nodes, their group, and ptrace for its debugger interfaces.
+_AMD = (
+    "--device=/dev/kfd",
+    "--device=/dev/dri",
+    "--group-add=video",
+    "--cap-add=SYS_PTRACE",
+    "--security-opt=seccomp=unconfined",
+)
+
+
+def in_container(
+    command: Command,
+    container: Container,
+    vendor: Literal["amd", "nvidia"],
+    name: str,
+    gpus: tuple[int, ...],
+) -> Command:
+    """`command` as a container that is removed when it ends, and by force at teardown.
+
+    The container shares the host's network, so the server listens on the host's 127.0.0.1 only. Its
+    environment is passed by value; the names in `pass_env` by name, so that secrets are in no argument list.
+    """
+    argv = [container.runtime, "run", "--rm", "--init", f"--name={name}", "--network=host"]
+    argv += [f"--shm-size={container.shm_size}", *_devices(container, vendor, gpus)]
+    argv += [f"--volume={mount}" for mount in container.mounts]
+    env = dict(command.env)
+    if vendor == "nvidia":
+        # Only the chosen GPUs are visible inside, and they are numbered from 0 there.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(n) for n in range(len(gpus)))
+    argv += [f"--env={key}={value}" for key, value in env.items()]
+    argv += [f"--env={key}" for key in container.pass_env]
+    argv += [*container.extra_args, f"--entrypoint={command.argv[0]}", container.image]
+    return Command(
+        tuple(argv) + command.argv[1:],
+        cleanup=(container.runtime, "rm", "--force", name),
+        inherit_env=tuple(container.pass_env),
+    )
+
+
+def _devices(container: Container, vendor: str, gpus: tuple[int, ...]) -> list[str]:
+    if vendor == "amd":
+        return list(_AMD)
+    if container.runtime == "podman":
+        return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
+    # docker parses the value as CSV, hence the quotes inside.
+    return ['--gpus="device=' + ",".join(map(str, gpus)) + '"']

@@ -1,0 +1,144 @@
+"""What an engine is: how a server is started, asked and read. One file each, one entry in ENGINES.
+
+An engine is stateless; everything that a launch needs is in its settings and the LaunchContext.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from harness.client import ControlClient
+from harness.engines.command import Command
+from harness.errors import WorkloadError
+from harness.settings import ServerSettings
+
+S = TypeVar("S", bound=ServerSettings, contravariant=True)
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """What a command line depends on besides the settings.
+
+    `identity` is a fresh name that the server must give back when asked for its models: proof that the
+    answering process is the one that we started. `max_context` is the longest request in tokens, prompt
+    and output together.
+    """
+
+    port: int
+    identity: str
+    tp: int
+    gpus: tuple[int, ...]
+    max_concurrency: int
+    max_context: int
+    cache_dir: Path
+    host: str = "127.0.0.1"
+
+
+class Engine(Protocol, Generic[S]):
+    """One kind of server."""
+
+    name: str
+    health_path: str
+    multi_gpu: bool  # may tp be above 1?
+
+    def problems(self, settings: S) -> list[tuple[str, str]]:
+        """Impossible combinations, as (key, message); the key is relative to `server`."""
+        ...
+
+    def dialect(self, settings: S, chat: bool) -> str:
+        """The name in DIALECTS by which requests are made."""
+        ...
+
+    def speculative(self, settings: S) -> bool | None:
+        """Does this arm draft tokens? None where only the server knows."""
+        ...
+
+    def gpu_count(self, settings: S, tp: int) -> int:
+        """How many GPUs the server uses; 0 on a CPU."""
+        ...
+
+    def meaningful_output(self, settings: S) -> bool:
+        """Is the text worth checking for garbage? Not with dummy weights or simulated acceptance."""
+        ...
+
+    def prepare(self, settings: S, cache_dir: Path) -> None:
+        """Makes what a launch needs (a model file) once, before the first launch."""
+        ...
+
+    def command(self, settings: S, context: LaunchContext) -> Command | None:
+        """How to start the server; None where it runs already (`base_url` then says where)."""
+        ...
+
+    def base_url(self, settings: S, context: LaunchContext) -> str: ...
+
+    def interpreter(self, settings: S, context: LaunchContext) -> tuple[str, ...]:
+        """The command of the Python in which the server runs, to ask for package versions; empty if none."""
+        ...
+
+    async def identity(self, http: ControlClient) -> str | None:
+        """The name under which the answering server serves its model."""
+        ...
+
+    async def describe(self, settings: S, http: ControlClient) -> dict[str, Any]:
+        """What the server says of itself, without secrets: version, arguments."""
+        ...
+
+    async def counters(self, settings: S, http: ControlClient) -> dict[str, float]:
+        """Its monotone counters now: differences over a pass are kept."""
+        ...
+
+    async def tokenize(self, settings: S, http: ControlClient, text: str) -> list[int]: ...
+
+    async def detokenize(self, settings: S, http: ControlClient, ids: Sequence[int]) -> str: ...
+
+    def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
+        """Decode steps that the server's log reports."""
+        ...
+
+
+async def first_model(http: ControlClient) -> str | None:
+    """The first id that `/v1/models` lists: every engine here has that endpoint."""
+    answer = (await http.get("/v1/models")).json()
+    models = answer.get("data") if isinstance(answer, dict) else None
+    return str(models[0].get("id")) if models and isinstance(models[0], dict) else None
+
+
+async def ask_tokens(http: ControlClient, body: dict[str, Any]) -> list[int]:
+    """`POST /tokenize`: SGLang and vLLM take `prompt`, llama.cpp `content`; all answer with `tokens`."""
+    reply = await http.post("/tokenize", body)
+    answer = reply.json()
+    tokens = answer.get("tokens") if reply.ok and isinstance(answer, dict) else None
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        raise WorkloadError(
+            f"the server at {http.base_url} can't tokenise: POST /tokenize answered {reply.status}: {reply.text[:200]}",
+            "Exact prompt lengths need its tokeniser. Use an engine that offers /tokenize.",
+        )
+    return tokens
+
+
+async def ask_text(http: ControlClient, ids: Sequence[int], key: str) -> str:
+    """`POST /detokenize`; `key` names the text in the answer."""
+    reply = await http.post("/detokenize", {"tokens": list(ids)})
+    answer = reply.json()
+    if not reply.ok or not isinstance(answer, dict) or not isinstance(answer.get(key), str):
+        raise WorkloadError(
+            f"the server at {http.base_url} can't turn tokens into text: {reply.status}: {reply.text[:200]}",
+            "Chat workloads need POST /detokenize.",
+        )
+    return str(answer[key])
+
+
+def prometheus_counters(text: str, names: Mapping[str, str]) -> dict[str, float]:
+    """Samples of a Prometheus page, summed over labels; `names` maps a sample's name to ours."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in names:
+                ours = names[sample.name]
+                totals[ours] = totals.get(ours, 0.0) + sample.value
+    return totals

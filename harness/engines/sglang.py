@@ -1,0 +1,330 @@
+"""SGLang on this host or in a container. Builds its command line and reads what it exposes; never imports it.
+
+Flags and endpoints as in SGLang 0.5.16 and 0.5.23.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from harness.client import ControlClient
+from harness.container import in_container
+from harness.engines import tiny_qwen35
+from harness.engines.base import (
+    LaunchContext,
+    ask_text,
+    ask_tokens,
+    first_model,
+    prometheus_counters,
+)
+from harness.engines.command import Command
+from harness.errors import ServerStartError
+from harness.settings import Container, Count, ServerSettings, Strict
+
+SIMULATE = "SGLANG_SIMULATE_ACC_LEN"
+
+# A passive /health: the default one generates a token and sleeps a second, in the middle of a measurement.
+_ENV = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+
+# Flags that a typed key or the harness itself sets; value: what to write instead.
+_RESERVED = {
+    "model": "`model`",
+    "model-path": "`model`",
+    "host": "nothing: servers listen on 127.0.0.1 only",
+    "port": "nothing: a free port is chosen",
+    "served-model-name": "nothing: it identifies our own process",
+    "tp": "`tp` of the scenario",
+    "tp-size": "`tp` of the scenario",
+    "tensor-parallel-size": "`tp` of the scenario",
+    "load-format": "`load_format`",
+    "enable-metrics": "nothing: metrics are always on",
+    "incremental-streaming-output": "nothing: streams are always incremental",
+    "speculative-algorithm": "`speculation`",
+    "speculative-algo": "`speculation`",
+    "speculative-num-steps": "`speculation.steps`",
+    "speculative-eagle-topk": "`speculation.topk`",
+    "speculative-num-draft-tokens": "`speculation.draft_tokens`",
+}
+_PLACEHOLDER = re.compile(r"\$(\w+)")
+_SECRET = re.compile(r"key|token$|secret|password|credential", re.IGNORECASE)
+
+_COUNTERS = {
+    "sglang:spec_verify_calls_total": "verify_calls",
+    "sglang:num_retracted_requests_total": "retracted_requests",
+    "sglang:cuda_graph_passes_total": "cuda_graph_passes",
+    "sglang:generation_tokens_total": "output_tokens",
+    "sglang:prompt_tokens_total": "prompt_tokens",
+    "sglang:cached_tokens_total": "cached_tokens",
+}
+_DECODE = re.compile(r"Decode batch.*?#running-req: (?P<running>\d+)")
+_DECODE_FIELDS = {
+    "accept_length": re.compile(r"accept len: ([\d.]+)"),
+    "throughput": re.compile(r"gen throughput \(token/s\): ([\d.]+)"),
+    "queued": re.compile(r"#queue-req: (\d+)"),
+    "token_usage": re.compile(r"token usage: ([\d.]+)"),
+}
+_GRAPH = re.compile(r"(?:cuda|hip|npu|cpu) graph: (True|False)")
+
+
+class SglangSpeculation(Strict):
+    """MTP through SGLang's EAGLE worker (`NEXTN` is its alias)."""
+
+    algorithm: Literal["EAGLE", "NEXTN"] = "EAGLE"
+    steps: Count = 3
+    topk: Count = 1
+    draft_tokens: Count = 4
+    """Tokens verified a step, the bonus token's position included: steps + 1 for a chain (topk 1)."""
+
+    simulate_accept_length: Annotated[float, Field(ge=1)] | None = None
+    """Sets SGLANG_SIMULATE_ACC_LEN: this mean accept length, bonus token included, whatever the model says.
+    The text is then meaningless."""
+
+
+class SglangSettings(ServerSettings):
+    """`server:` of SGLang."""
+
+    engine: Literal["sglang"]
+    model: Annotated[str, Field(min_length=1)]
+    """A folder, a hub name, or `tiny-qwen3.5-dense-16-1` / `tiny-qwen3.5-moe-32-2`: made on first use, see
+    harness/engines/tiny_qwen35.py."""
+
+    gpu_vendor: Literal["amd", "nvidia"]
+    """Decides between HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, and how a container gets its devices."""
+
+    gpus: list[Annotated[int, Field(ge=0)]] | None = None
+    """Ids of the GPUs that may be used; the first `tp` of them are. Default: 0, 1, … (see --gpus)."""
+
+    python: str | None = None
+    """Interpreter in which SGLang is installed. Default: the one that runs mtpbench; python3 in a container."""
+
+    load_format: Literal["auto", "dummy"] = "auto"
+    """`dummy`: random weights, for timing without the checkpoint. The text is then meaningless."""
+
+    speculation: SglangSpeculation | None = None
+    """Absent or null: one token a step."""
+
+    flags: dict[str, str | int | float | bool | None] = {}
+    """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. null or false removes
+    one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context` the longest request."""
+
+    container: Container | None = None
+
+
+class Sglang:
+    """See harness.engines.base.Engine."""
+
+    name = "sglang"
+    health_path = "/health"
+    multi_gpu = True
+
+    def problems(self, settings: SglangSettings) -> list[tuple[str, str]]:
+        found = [
+            (f"flags.{flag}", f"--{flag} can't be set here; use {instead}")
+            for flag, instead in _RESERVED.items()
+            if flag in settings.flags
+        ]
+        for flag, value in settings.flags.items():
+            if flag.startswith("-"):
+                found.append((f"flags.{flag}", "write flags without their dashes"))
+            for name in _PLACEHOLDER.findall(str(value)):
+                if name not in ("max_concurrency", "max_context"):
+                    found.append((f"flags.{flag}", f"${name} is unknown: $max_concurrency, $max_context"))
+        if settings.flags.get("stream-interval", 1) != 1:
+            found.append(
+                (
+                    "flags.stream-interval",
+                    "must be 1: MTP steps jump over larger intervals and distort TTFT and ITL",
+                )
+            )
+        if SIMULATE in settings.env:
+            found.append((f"env.{SIMULATE}", "use `speculation.simulate_accept_length`"))
+        kind = _tiny_kind(settings)
+        if kind is None and settings.model.startswith(_TINY):
+            known = ", ".join(_TINY + name for name in tiny_qwen35.KINDS)
+            found.append(("model", f"unknown tiny model; known: {known}"))
+        if kind and settings.container:
+            found.append(("model", "a tiny model is made on this host: mount one and give its path instead"))
+        if kind and not tiny_qwen35.KINDS[kind]["weights"] and settings.load_format != "dummy":
+            found.append(("load_format", f"{settings.model} has no weights: use dummy"))
+        spec = settings.speculation
+        if spec and spec.topk == 1 and spec.draft_tokens != spec.steps + 1:
+            found.append(("speculation.draft_tokens", f"must be steps + 1 = {spec.steps + 1} when topk is 1"))
+        if spec and (spec.simulate_accept_length or 0) > spec.draft_tokens:
+            found.append(
+                (
+                    "speculation.simulate_accept_length",
+                    f"can't exceed draft_tokens = {spec.draft_tokens}",
+                )
+            )
+        if settings.flags.get("enable-deterministic-inference") and (
+            settings.flags.get("attention-backend") == "aiter"
+        ):
+            found.append(
+                (
+                    "flags.enable-deterministic-inference",
+                    "SGLang does not allow it with the aiter backend",
+                )
+            )
+        return found
+
+    def dialect(self, settings: SglangSettings, chat: bool) -> str:
+        return "openai-chat" if chat else "sglang"
+
+    def speculative(self, settings: SglangSettings) -> bool:
+        return settings.speculation is not None
+
+    def gpu_count(self, settings: SglangSettings, tp: int) -> int:
+        return tp
+
+    def meaningful_output(self, settings: SglangSettings) -> bool:
+        simulated = settings.speculation and settings.speculation.simulate_accept_length
+        return settings.load_format != "dummy" and not simulated
+
+    def prepare(self, settings: SglangSettings, cache_dir: Path) -> None:
+        """Makes a tiny model, in the interpreter that has SGLang; others are fetched by SGLang itself."""
+        kind = _tiny_kind(settings)
+        if kind is None or tiny_qwen35.folder(cache_dir, kind).exists():
+            return
+        out = tiny_qwen35.folder(cache_dir, kind)
+        argv = [self._python(settings), "-m", "harness.engines.tiny_qwen35", kind, str(out)]
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            argv,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServerStartError(
+                f"the tiny model {kind} can't be made with {argv[0]}",
+                "It needs tokenizers, torch, transformers and safetensors, which come with SGLang: "
+                "set server.python to SGLang's interpreter.",
+                log_tail=tuple(done.stderr.splitlines()[-8:]),
+            )
+
+    def command(self, settings: SglangSettings, context: LaunchContext) -> Command:
+        argv = [self._python(settings), "-m", "sglang.launch_server"]
+        argv += [
+            "--model-path",
+            _model_path(settings, context.cache_dir),
+            "--served-model-name",
+            context.identity,
+        ]
+        argv += ["--host", context.host, "--port", str(context.port), "--tp-size", str(context.tp)]
+        argv += ["--enable-metrics", "--incremental-streaming-output"]
+        if settings.load_format != "auto":
+            argv += ["--load-format", settings.load_format]
+        env = _ENV | settings.env
+        if spec := settings.speculation:
+            argv += ["--speculative-algorithm", spec.algorithm]
+            argv += ["--speculative-num-steps", str(spec.steps)]
+            argv += ["--speculative-eagle-topk", str(spec.topk)]
+            argv += ["--speculative-num-draft-tokens", str(spec.draft_tokens)]
+            if spec.simulate_accept_length is not None:
+                env[SIMULATE] = f"{spec.simulate_accept_length:g}"
+        values = {"max_concurrency": context.max_concurrency, "max_context": context.max_context}
+        for flag, value in settings.flags.items():
+            if value is True:
+                argv.append(f"--{flag}")
+            elif value is not None and value is not False:
+                argv += [f"--{flag}", _PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(value))]
+        devices = "HIP_VISIBLE_DEVICES" if settings.gpu_vendor == "amd" else "CUDA_VISIBLE_DEVICES"
+        env[devices] = ",".join(map(str, context.gpus))
+        command = Command(tuple(argv), env)
+        if settings.container:
+            command = in_container(command, settings.container, settings.gpu_vendor, context.identity, context.gpus)
+        return command
+
+    def _python(self, settings: SglangSettings) -> str:
+        return settings.python or ("python3" if settings.container else sys.executable)
+
+    def base_url(self, settings: SglangSettings, context: LaunchContext) -> str:
+        return f"http://{context.host}:{context.port}"
+
+    def interpreter(self, settings: SglangSettings, context: LaunchContext) -> tuple[str, ...]:
+        inside = self._python(settings)
+        if settings.container:
+            return (settings.container.runtime, "exec", context.identity, inside)
+        return (inside,)
+
+    async def identity(self, http: ControlClient) -> str | None:
+        return await first_model(http)
+
+    async def describe(self, settings: ServerSettings, http: ControlClient) -> dict[str, Any]:
+        info = await self._server_info(http)
+        states = info.pop("internal_states", None)
+        described = {key: value for key, value in info.items() if not _SECRET.search(key)}
+        described["decode_cuda_graph_bs"] = _first(states, "decode_cuda_graph_bs")
+        return described
+
+    async def _server_info(self, http: ControlClient) -> dict[str, Any]:
+        for path in ("/server_info", "/get_server_info"):
+            reply = await http.get(path)
+            answer = reply.json()
+            if reply.ok and isinstance(answer, dict):
+                return answer
+        return {}
+
+    async def counters(self, settings: ServerSettings, http: ControlClient) -> dict[str, float]:
+        reply = await http.get("/metrics")
+        return prometheus_counters(reply.text, _COUNTERS) if reply.ok else {}
+
+    async def tokenize(self, settings: ServerSettings, http: ControlClient, text: str) -> list[int]:
+        return await ask_tokens(http, {"prompt": text, "add_special_tokens": False})
+
+    async def detokenize(self, settings: ServerSettings, http: ControlClient, ids: Sequence[int]) -> str:
+        return await ask_text(http, ids, "text")
+
+    def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
+        """`Decode batch` lines: one every 40 decode steps. Throughput there includes interleaved prefill."""
+        steps = []
+        for line in lines:
+            if not (match := _DECODE.search(line)):
+                continue
+            step = {"running": float(match["running"])}
+            for name, pattern in _DECODE_FIELDS.items():
+                if found := pattern.search(line):
+                    step[name] = float(found[1])
+            if graph := _GRAPH.search(line):
+                step["cuda_graph"] = float(graph[1] == "True")
+            steps.append(step)
+        return steps
+
+
+_TINY = "tiny-qwen3.5-"
+
+
+def _tiny_kind(settings: SglangSettings) -> str | None:
+    kind = settings.model.removeprefix(_TINY)
+    return kind if settings.model.startswith(_TINY) and kind in tiny_qwen35.KINDS else None
+
+
+def _model_path(settings: SglangSettings, cache_dir: Path) -> str:
+    kind = _tiny_kind(settings)
+    return settings.model if kind is None else str(tiny_qwen35.folder(cache_dir, kind))
+
+
+def mean_accept_length(states: object) -> float | None:
+    """Mean `avg_spec_accept_length` over data-parallel ranks.
+
+    A rank that served nothing reports null, and the key is absent before the first 40 decode steps.
+    """
+    ranks = states if isinstance(states, list) else []
+    values = [rank.get("avg_spec_accept_length") for rank in ranks if isinstance(rank, dict)]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _first(states: object, key: str) -> Any:
+    """The value of the first rank that has one."""
+    ranks = states if isinstance(states, list) else []
+    return next((r[key] for r in ranks if isinstance(r, dict) and r.get(key) is not None), None)

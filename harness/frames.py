@@ -1,0 +1,42 @@
+"""Runs → tables. The only place that imports pandas and pyarrow."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+
+from harness.metrics import PassView, pass_row
+from harness.model import Pass
+from harness.store import StoredRun
+
+ROWS_VERSION = 1
+
+
+def rows(run: StoredRun) -> pd.DataFrame:
+    """One row a pass, failed ones included (without metrics); columns as in `metrics.pass_row`."""
+    slo = run.scenario.slo
+    table = [pass_row(PassView.of(p, slo)) for p in run.passes]
+    table += [pass_row(PassView.of(Pass(record, ()), slo)) for record in run.failed]
+    frame = pd.DataFrame(table)
+    frame.insert(0, "run", run.id)
+    frame.insert(1, "scenario", run.scenario.name)
+    frame.insert(2, "host", str(run.environment.get("host", "")))
+    return frame
+
+
+def parquet(run: StoredRun) -> bytes:
+    """The row set of a run as a Parquet file, its fingerprint in the file's metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(rows(run), preserve_index=False)
+    metadata = {
+        "mtpbench_rows_version": str(ROWS_VERSION),
+        "mtpbench_environment": json.dumps(run.environment),
+    }
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()

@@ -1,0 +1,253 @@
+"""What a run consists of: requests, passes, launches. Immutable, standard library only.
+
+A *run* executes one scenario. It starts servers (*launches*, the unit of statistics), and sends each of
+them *passes* of requests, one pass a load level. Times are seconds of CLOCK_MONOTONIC, which all processes
+of one machine share; wall-clock times are only for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+RECORD_VERSION = 1  # 1: first. Raise it when a field changes meaning, and say here what changed.
+
+
+class RequestStatus(str, Enum):
+    """How a request ended. Exactly one, and only OK counts in any metric."""
+
+    OK = "ok"
+    REFUSED = "refused"  # no stream began: connection refused, or an HTTP status other than 200
+    STREAM_ERROR = "error_in_stream"  # an error inside a 200 response
+    TRUNCATED = "truncated"  # the stream ended early: no end mark, or fewer tokens than demanded
+    TIMED_OUT = "timed_out"  # nothing for longer than the scenario allows
+    CANCELLED = "cancelled"  # by us: Ctrl-C
+    SERVER_DIED = "server_died"
+
+
+class CountSource(str, Enum):
+    """Where the number of tokens in each event comes from."""
+
+    EVENT = "event"  # the server says it in every event
+    FINAL = "final"  # only at the end: one token an event assumed, the total corrected
+    NONE = "none"  # never: events are counted
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that arrived with new tokens: when, and how many tokens there were by then."""
+
+    t: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request as measured: every metric is derived from this, none is stored.
+
+    `t_send` is the moment at which the request's first byte goes out on an open connection; `t_scheduled`
+    the moment at which the load generator wanted to send it. Counts are the server's own, None where it
+    does not say. `verify_steps` counts target-verify passes, each of which yields 1 + accepted tokens.
+    """
+
+    index: int
+    slot: int
+    t_scheduled: float
+    t_send: float
+    t_end: float
+    status: RequestStatus
+    events: tuple[Event, ...] = ()
+    error: str = ""
+    input_tokens_asked: int = 0
+    output_tokens_asked: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    verify_steps: int | None = None
+    finish_reason: str = ""
+    count_source: CountSource = CountSource.NONE
+    output_digest: str = ""  # of the text or ids: equal outputs have equal digests
+    repetition: float = 0.0  # share of the commonest piece of output, 1.0 = the same piece throughout
+
+    @property
+    def ok(self) -> bool:
+        return self.status is RequestStatus.OK
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens that really arrived."""
+        if self.completion_tokens is not None:
+            return self.completion_tokens
+        return self.events[-1].tokens if self.events else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Compact: events become microseconds since the send and tokens since the event before."""
+        data = asdict(self)
+        before = [0, *(event.tokens for event in self.events)]
+        data["events"] = [
+            [round((event.t - self.t_send) * 1e6), event.tokens - earlier]
+            for event, earlier in zip(self.events, before, strict=False)
+        ]
+        for name in ("t_scheduled", "t_send", "t_end"):
+            data[name] = round(data[name], 6)
+        data["repetition"] = round(self.repetition, 3)
+        return {key: value for key, value in data.items() if value not in ("", None)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RequestRecord:
+        """The inverse of `to_json`, to the microsecond."""
+        values = dict(data)
+        events, total = [], 0
+        for micros, new in values.pop("events", []):
+            total += new
+            events.append(Event(values["t_send"] + micros * 1e-6, total))
+        values["events"] = tuple(events)
+        values["status"] = RequestStatus(values["status"])
+        values["count_source"] = CountSource(values["count_source"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class LoadLevel:
+    """One point of a sweep: closed loop at a concurrency, or open loop at a Poisson rate (requests/s)."""
+
+    concurrency: int = 0
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.concurrency > 0) == (self.rate > 0):
+            raise ValueError("a load level is either a concurrency or a rate")
+
+    @property
+    def open_loop(self) -> bool:
+        return self.rate > 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.rate:g}/s" if self.open_loop else str(self.concurrency)
+
+    @property
+    def value(self) -> float:
+        return self.rate if self.open_loop else float(self.concurrency)
+
+
+@dataclass(frozen=True)
+class PassKey:
+    """Which pass: `launch` and `index` count from 0; arms run the same passes with the same prompts."""
+
+    launch: int
+    arm: str
+    tp: int
+    level: LoadLevel
+    index: int
+
+    @property
+    def launch_slug(self) -> str:
+        return f"{self.launch:02d}-{self.arm}-tp{self.tp}"
+
+    @property
+    def slug(self) -> str:
+        level = f"r{self.level.rate:g}" if self.level.open_loop else f"c{self.level.concurrency:04d}"
+        return f"{self.launch_slug}-p{self.index:02d}-{level}"
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One reading of one GPU; None where the driver does not say."""
+
+    t: float
+    gpu: int
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    memory_used_mb: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a reader of the result must know; `invalid` ones forbid its use."""
+
+    code: str
+    message: str
+    invalid: bool = False
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass, all but its requests (which lie beside it, one JSON line each).
+
+    `t_start` is the moment the first request was allowed to go. `counters` are the server's own, as
+    differences over the pass. `client_lag_p99` is how late the load generator's event loop ran, in seconds.
+    """
+
+    key: PassKey
+    started_at: str  # UTC, ISO 8601
+    t_start: float
+    t_end: float
+    status: str  # "complete", or why not
+    server_start: int = 0  # counts the server processes that served this launch: more than one after a resume
+    gpus: int = 0  # that the server used; 0 on a CPU
+    warmup_requests: int = 0
+    warmup_failures: int = 0
+    client_lag_p99: float = 0.0
+    counters: dict[str, float] = field(default_factory=dict)
+    gpu: tuple[GpuSample, ...] = ()
+    decode_log: tuple[dict[str, float], ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return self.status == "complete"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"record_version": RECORD_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PassRecord:
+        values = {key: value for key, value in data.items() if key != "record_version"}
+        key = dict(values["key"])
+        key["level"] = LoadLevel(**key["level"])
+        values["key"] = PassKey(**key)
+        values["gpu"] = tuple(GpuSample(**sample) for sample in values["gpu"])
+        values["findings"] = tuple(Finding(**finding) for finding in values["findings"])
+        values["decode_log"] = tuple(values["decode_log"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass with its requests: what metrics are computed from."""
+
+    record: PassRecord
+    requests: tuple[RequestRecord, ...]
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One server process that was started: its command and harmless environment, and how it went."""
+
+    slug: str
+    launch: int
+    arm: str
+    tp: int
+    server_start: int
+    started_at: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    status: str  # "ready", or why it never was
+    ready_seconds: float = 0.0
+    gpus: tuple[int, ...] = ()
+    described: dict[str, Any] = field(default_factory=dict)  # what the server says of itself
+    packages: dict[str, str] = field(default_factory=dict)  # versions in the server's own interpreter
+    log: str = ""  # file name, beside this record
+
+    def to_json(self) -> dict[str, Any]:
+        return {"record_version": RECORD_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LaunchRecord:
+        values = {key: value for key, value in data.items() if key != "record_version"}
+        values["command"] = tuple(values["command"])
+        values["gpus"] = tuple(values["gpus"])
+        return cls(**values)

@@ -1,0 +1,288 @@
+"""A scenario: one question, asked of servers. The types below are the file format and its documentation.
+
+`scenario_file.py` reads YAML into them; `mtpbench schema` prints the JSON Schema made from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from harness.engines.registry import ENGINES, AnySettings
+from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo
+from harness.model import LoadLevel
+from harness.settings import Count, Duration, Name, Rate, Strict
+
+SCENARIO_VERSION = 1
+
+
+class TokenRange(Strict):
+    """Lengths drawn uniformly, both ends included."""
+
+    min: Count
+    max: Count
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TokenRange:
+        if self.min > self.max:
+            raise ValueError(f"min = {self.min} exceeds max = {self.max}")
+        return self
+
+
+class Workload(Strict):
+    """What every request asks."""
+
+    prompts: Literal["prose", "code", "random", "jsonl"]
+    """prose: English technical text (the Python language reference). code: standard-library sources.
+    random: tokens drawn at random; acceptance of drafts on them means little. jsonl: your own, see `file`."""
+
+    file: str | None = None
+    """For `jsonl`: one object a line with `prompt`, `messages`, `conversations` (ShareGPT) or `input_ids`, and
+    optionally `output_tokens`; or a JSON array of such. Relative to the scenario file."""
+
+    input_tokens: Count | TokenRange | None = None
+    """Prompt length in tokens of the server's tokeniser. Required but for `jsonl`."""
+
+    output_tokens: Count | TokenRange
+    """Tokens to generate. For `jsonl`, the default for lines that do not say."""
+
+    seed: Annotated[int, Field(ge=0)] = 1
+    """Same seed, same prompts: in every arm and launch."""
+
+    shared_prefix_tokens: Annotated[int, Field(ge=0)] = 0
+    """Every prompt begins with these same tokens. 0: no two prompts share a beginning, so that no cache helps."""
+
+    chat: bool = False
+    """Send text through the server's chat template; prompt lengths are then about right, not exact."""
+
+    ignore_eos: bool = True
+    """Always generate `output_tokens`. When false, a shorter answer is a good answer."""
+
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _complete(self) -> Workload:
+        if (self.prompts == "jsonl") != (self.file is not None):
+            raise ValueError("`file` goes with `prompts: jsonl`, and only with it")
+        if self.prompts != "jsonl" and self.input_tokens is None:
+            raise ValueError("`input_tokens` is required")
+        shortest = self.input_tokens.min if isinstance(self.input_tokens, TokenRange) else self.input_tokens
+        if shortest is not None and self.shared_prefix_tokens >= shortest:
+            raise ValueError("`shared_prefix_tokens` must be below `input_tokens`")
+        return self
+
+    @property
+    def max_input(self) -> int | None:
+        return _largest(self.input_tokens) if self.input_tokens is not None else None
+
+    @property
+    def max_output(self) -> int:
+        return _largest(self.output_tokens)
+
+
+class Arrival(Strict):
+    """How requests arrive: `concurrency` (closed loop) or `rates` (open loop)."""
+
+    concurrency: list[Count] = []
+    """Closed loop: so many requests are kept in flight, one pass for each number."""
+
+    rates: list[Rate] = []
+    """Open loop: requests arrive at random (Poisson) at this mean rate, whatever the server does."""
+
+    max_in_flight: Count = 256
+    """Open loop: at most so many at once; beyond it arrivals are late, and said to be."""
+
+    requests_per_slot: Count = 10
+    """A pass has this many requests for each unit of concurrency. The first and the last round are ramps."""
+
+    min_requests: Count = 16
+    """But at least this many. In an open loop, this many."""
+
+    warmup_per_slot: Annotated[int, Field(ge=0, strict=True)] = 1
+    """Requests before each pass, for each unit of concurrency, that are not measured."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Arrival:
+        if bool(self.concurrency) == bool(self.rates):
+            raise ValueError("give either `concurrency` (closed loop) or `rates` (open loop)")
+        if len(set(self.concurrency)) < len(self.concurrency) or len(set(self.rates)) < len(self.rates):
+            raise ValueError("the same level stands there twice")
+        if self.concurrency and self.requests_per_slot < 3:
+            raise ValueError(
+                "`requests_per_slot` must be at least 3: one round ramps up, one ramps down, between them is the result"
+            )
+        return self
+
+    def levels(self) -> list[LoadLevel]:
+        closed = [LoadLevel(concurrency=c) for c in self.concurrency]
+        return closed or [LoadLevel(rate=rate) for rate in self.rates]
+
+    def slots(self, level: LoadLevel) -> int:
+        return self.max_in_flight if level.open_loop else level.concurrency
+
+    def requests(self, level: LoadLevel) -> int:
+        if level.open_loop:
+            return self.min_requests
+        return max(self.min_requests, self.requests_per_slot * level.concurrency)
+
+    def warmups(self, level: LoadLevel) -> int:
+        return self.warmup_per_slot * max(1, level.concurrency)
+
+
+class Objective(Strict):
+    """Service-level objective: goodput counts the requests that meet all of it."""
+
+    ttft: Duration | None = None
+    tpot: Duration | None = None
+    e2e: Duration | None = None
+
+
+class Primary(Strict):
+    """The one number that this scenario is about."""
+
+    metric: str
+    level: Annotated[float, Field(gt=0)]
+    """A concurrency, or a rate in requests a second, of `arrival`."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Primary:
+        if self.metric not in REQUEST_METRICS and self.metric not in PASS_METRICS:
+            known = ", ".join([*REQUEST_METRICS, *PASS_METRICS])
+            raise ValueError(f"{self.metric!r} is no metric; known: {known}")
+        return self
+
+
+class Arm(Strict):
+    """One arm, resolved: its name and the whole of its server settings."""
+
+    name: str
+    server: AnySettings
+
+    def changes(self, base: AnySettings) -> dict[str, Any]:
+        """The top-level settings in which this arm differs from `base`."""
+        mine, other = self.server.model_dump(), base.model_dump()
+        return {key: value for key, value in mine.items() if other.get(key) != value}
+
+
+class Scenario(Strict):
+    """A scenario file."""
+
+    model_config = ConfigDict(title="mtpbench scenario")
+
+    version: Literal[1]
+    """Of the file format: 1."""
+
+    name: Name
+    question: Annotated[str, Field(min_length=8)]
+    """What a result of this scenario answers, in a sentence."""
+
+    server: AnySettings
+    """What all arms share."""
+
+    arms: dict[Name, dict[str, Any]]
+    """Each arm: what it changes in `server`. Mappings are merged key by key; null removes."""
+
+    baseline: str | None = None
+    """The arm that others are compared with. Default: the first."""
+
+    tp: Annotated[list[Count], Field(min_length=1)] = [1]
+    """Tensor-parallel sizes, each with launches of its own."""
+
+    workload: Workload
+    arrival: Arrival
+    launches: Count = 1
+    """Server starts of each arm. The launch is the unit of statistics: one says nothing about spread."""
+
+    passes: Count = 1
+    """Sweeps over the levels within a launch."""
+
+    objective: Objective = Objective()
+    primary: Primary | None = None
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.resolved_arms() if arm.name == name)
+
+    def resolved_arms(self) -> list[Arm]:
+        from harness.settings import merge
+
+        base = self.server.model_dump(exclude_unset=True)
+        return [
+            Arm.model_validate({"name": name, "server": merge(base, changes)}) for name, changes in self.arms.items()
+        ]
+
+    @property
+    def baseline_arm(self) -> str:
+        return self.baseline or next(iter(self.arms))
+
+    @property
+    def slo(self) -> Slo:
+        return Slo(self.objective.ttft, self.objective.tpot, self.objective.e2e)
+
+    @property
+    def max_slots(self) -> int:
+        return max(self.arrival.slots(level) for level in self.arrival.levels())
+
+    @property
+    def max_context(self) -> int | None:
+        """Longest request in tokens; None for `jsonl` without `input_tokens`."""
+        longest = self.workload.max_input
+        return longest + self.workload.max_output if longest is not None else None
+
+
+def _largest(length: int | TokenRange) -> int:
+    return length.max if isinstance(length, TokenRange) else length
+
+
+def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
+    """Impossible combinations that no single section shows: (path of the key, message)."""
+    found: list[tuple[tuple[str, ...], str]] = []
+    if not scenario.arms:
+        found.append((("arms",), "at least one arm is needed"))
+    if scenario.baseline is not None and scenario.baseline not in scenario.arms:
+        found.append((("baseline",), f"{scenario.baseline!r} is not an arm: {', '.join(scenario.arms)}"))
+    levels = [level.value for level in scenario.arrival.levels()]
+    if scenario.primary and scenario.primary.level not in levels:
+        allowed = ", ".join(f"{level:g}" for level in levels)
+        found.append((("primary", "level"), f"{scenario.primary.level:g} is not in `arrival`: {allowed}"))
+    for arm in scenario.resolved_arms():
+        engine = ENGINES[arm.server.engine]
+        for key, message in engine.problems(arm.server):
+            section = key.split(".")[0]
+            where = ("arms", arm.name) if section in scenario.arms[arm.name] else ("server",)
+            problem = ((*where, *key.split(".", 1)), message)
+            if problem not in found:
+                found.append(problem)
+        if not engine.multi_gpu and scenario.tp != [1]:
+            found.append((("tp",), f"the engine {engine.name} runs at TP1 only: tp: [1]"))
+            break
+        gpus = getattr(arm.server, "gpus", None)
+        if gpus is not None and len(gpus) < max(scenario.tp):
+            found.append(
+                (
+                    ("tp",),
+                    f"TP{max(scenario.tp)} needs {max(scenario.tp)} GPUs, `gpus` has {len(gpus)}",
+                )
+            )
+            break
+    return found
+
+
+def warnings(scenario: Scenario) -> list[str]:
+    """What is allowed and yet likely not meant; each ends with what to do."""
+    arms = scenario.resolved_arms()
+    drafting = [arm.name for arm in arms if ENGINES[arm.server.engine].speculative(arm.server)]
+    out = []
+    if scenario.workload.prompts == "random" and drafting:
+        simulated = all(not ENGINES[a.server.engine].meaningful_output(a.server) for a in arms if a.name in drafting)
+        if not simulated:
+            out.append(
+                f"random tokens with speculation on ({', '.join(drafting)}): acceptance on them means little. "
+                "Use `prompts: prose` or `code`."
+            )
+    if scenario.launches == 1:
+        out.append(
+            "one launch an arm: differences can't be told from launch-to-launch spread. "
+            "Raise `launches` before drawing conclusions."
+        )
+    return out

@@ -1,0 +1,266 @@
+"""A server's life: started in its own process group, ready only if it is ours, watched, always torn down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from harness.client import ControlClient
+from harness.engines.command import Command
+from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
+
+GRACE_S = 10.0  # between SIGTERM and SIGKILL
+_POLL_S = 0.25
+_TAIL_LINES = 15
+_TAIL_BYTES = 64_000
+_HEALTH_TIMEOUT_S = 1.5  # with the stall timeout of 8 s, a wedged server is noticed within 10 s
+
+# What a server may inherit: enough to find libraries, caches and GPUs; the rest is the scenario's business.
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE|AUTH", re.IGNORECASE)
+
+Identify = Callable[[ControlClient], Awaitable[str | None]]
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_taken(port: int) -> bool:
+    """Does anybody answer on 127.0.0.1:port?"""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def harmless(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that may be written down: no secrets, no credentials in URLs."""
+    return {
+        key: re.sub(r"://[^/@\s]+@", "://***@", value)
+        for key, value in sorted(environment.items())
+        if not _SECRET.search(key)
+    }
+
+
+def harmless_command(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """A command line with the values of secret flags and variables masked."""
+    out, hide = [], False
+    for word in argv:
+        if hide:
+            out.append("***")
+            hide = False
+            continue
+        name, equals, _ = word.partition("=")
+        variable = re.match(r"--env=([^=]+)=", word)
+        if word.startswith("--") and re.search(r"key|secret|password|hf-token", name, re.IGNORECASE):
+            out.append(f"{name}=***" if equals else word)
+            hide = not equals
+        elif variable and _SECRET.search(variable[1]):
+            out.append(f"--env={variable[1]}=***")
+        else:
+            out.append(re.sub(r"://[^/@\s]+@", "://***@", word))
+    return tuple(out)
+
+
+class ServerProcess:
+    """A server that we start. Use as an async context manager: entering waits until it is ready."""
+
+    def __init__(
+        self,
+        command: Command,
+        *,
+        base_url: str,
+        port: int,
+        identity: str,
+        identify: Identify,
+        health_path: str,
+        log_path: Path,
+        ready_timeout_s: float,
+        on_wait: Callable[[float, str], None] = lambda _seconds, _line: None,
+    ) -> None:
+        self.command, self.base_url, self.log_path = command, base_url, log_path
+        self._port, self._identity, self._identify = port, identity, identify
+        self._health_path, self._ready_timeout = health_path, ready_timeout_s
+        self._on_wait = on_wait
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ready_seconds = 0.0
+
+    async def __aenter__(self) -> ServerProcess:
+        if port_taken(self._port):
+            raise ServerStartError(
+                f"port {self._port} is in use: a server is already running there",
+                "End it (see `ss -ltnp`), or leave the choice of the port to mtpbench.",
+            )
+        self._start()
+        try:
+            await self._until_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _start(self) -> None:
+        guardian = [sys.executable, "-m", "harness.guardian", str(GRACE_S)]
+        guardian += [json.dumps(self.command.cleanup), "--", *self.command.argv]
+        environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
+        log = self.log_path.open("ab")
+        try:
+            self._process = subprocess.Popen(
+                guardian,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            log.close()
+
+    async def _until_ready(self) -> None:
+        started = time.monotonic()
+        async with ControlClient(self.base_url) as http:
+            while True:
+                waited = time.monotonic() - started
+                self._check_alive(f"while starting, after {waited:.1f} s", ServerStartError)
+                healthy = (await http.get(self._health_path, timeout_s=5.0)).ok
+                if healthy:
+                    await self._check_identity(http)
+                    self.ready_seconds = time.monotonic() - started
+                    return
+                if waited > self._ready_timeout:
+                    raise ServerStartError(
+                        f"the server is not ready after {waited:.0f} s",
+                        "If it is only slow, raise server.ready_timeout; otherwise its log says why.",
+                        log_path=self.log_path,
+                        log_tail=self.tail(),
+                    )
+                self._on_wait(waited, self.last_line())
+                await asyncio.sleep(_POLL_S)
+
+    async def _check_identity(self, http: ControlClient) -> None:
+        name = await self._identify(http)
+        if name != self._identity:
+            raise ServerStartError(
+                f"another server answers at {self.base_url}: it serves {name!r}, ours would serve {self._identity!r}",
+                "End the stale server and start again.",
+                log_path=self.log_path,
+                log_tail=self.tail(),
+            )
+
+    def _check_alive(self, when: str, error: type[ServerStartError] | type[ServerDiedError]) -> None:
+        status = self.exit_status
+        if status is not None:
+            raise error(
+                f"the server ended {when} (exit status {status})",
+                "The last lines of its log are below.",
+                log_path=self.log_path,
+                log_tail=self.tail(),
+            )
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        assert self._process is not None, "not started"
+        return self._process.poll()
+
+    def check(self) -> None:
+        """Raises ServerDiedError if the process has ended."""
+        self._check_alive("in the middle of the run", ServerDiedError)
+
+    async def stop(self) -> None:
+        """Ends the process group and waits for it. Safe to call twice."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # the guardian ends the group
+        deadline = time.monotonic() + 2 * GRACE_S + 60  # its own clean-up may take as long
+        while self._process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, at once: the second Ctrl-C."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def log_since(self, offset: int) -> list[str]:
+        """Lines written to the log after `offset` bytes."""
+        with self.log_path.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace").splitlines()
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines of the log."""
+        if not self.log_path.exists():
+            return ()
+        lines = self.log_since(max(0, self.log_size() - _TAIL_BYTES))
+        return tuple(line for line in lines if line.strip())[-_TAIL_LINES:]
+
+    def last_line(self) -> str:
+        tail = self.tail()
+        return tail[-1].strip() if tail else ""
+
+
+async def check_wedged(
+    base_url: str,
+    health_path: str,
+    silent_s: float,
+    decoding: int,
+    in_flight: int,
+    server: ServerProcess | None,
+) -> None:
+    """Called when nothing has arrived for longer than the stall timeout: raises ServerWedgedError if that
+    can't be right.
+
+    Silence while a stream decodes is wrong by itself. While all requests wait for their first token a long
+    prefill may be under way, so there the server's health decides.
+    """
+    log_path, tail = (server.log_path, server.tail()) if server else (None, ())
+    if decoding:
+        raise ServerWedgedError(
+            f"nothing arrived for {silent_s:.1f} s while {decoding} of {in_flight} requests were decoding",
+            "If one prefill step really takes that long, raise server.stall_timeout.",
+            log_path=log_path,
+            log_tail=tail,
+        )
+    async with ControlClient(base_url) as http:
+        reply = await http.get(health_path, timeout_s=_HEALTH_TIMEOUT_S)
+    if not reply.ok:
+        raise ServerWedgedError(
+            f"nothing arrived for {silent_s:.1f} s and {health_path} does not answer "
+            f"({reply.status}: {reply.text[:100]})",
+            log_path=log_path,
+            log_tail=tail,
+        )

@@ -1,0 +1,80 @@
+"""Building blocks of scenario files, shared by scenarios and engines. Only pydantic is imported here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from harness.units import DURATION_PATTERN, RATE_PATTERN, parse_duration, parse_rate
+
+
+def _duration(value: object) -> float:
+    # A default or an already parsed value is a float; from a file it must carry its unit.
+    return value if isinstance(value, float) else parse_duration(value)
+
+
+def _rate(value: object) -> float:
+    return value if isinstance(value, float) else parse_rate(value)
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["12ms", "90s", "20min"]}),
+]
+Rate = Annotated[
+    float,
+    BeforeValidator(_rate),
+    WithJsonSchema({"type": "string", "pattern": RATE_PATTERN, "examples": ["0.5/s", "30/min"]}),
+]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Strict(BaseModel):
+    """Frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ServerSettings(Strict):
+    """What every engine's `server:` section has."""
+
+    env: dict[str, str] = {}
+    """Environment variables of the server. Quote numbers: SGLANG_USE_AITER: "1"."""
+
+    ready_timeout: Duration = 600.0
+    """How long the server may take to become ready."""
+
+    stall_timeout: Duration = 8.0
+    """How long all streams together may be silent, once one of them decodes, before the server is called
+    wedged. Raise it where a single prefill step takes longer than this."""
+
+    request_timeout: Duration = 600.0
+    """How long one request may take from its start to its last token."""
+
+
+class Container(Strict):
+    """Runs the server in a container instead of on this host."""
+
+    image: Annotated[str, Field(min_length=1)]
+    """Image reference; pin it by digest where results are to be compared."""
+
+    runtime: Literal["docker", "podman"] = "docker"
+    shm_size: str = "32g"
+    mounts: list[str] = []
+    """`host:container[:ro]`, such as a model cache."""
+
+    pass_env: list[str] = []
+    """Names of variables handed through from this process without being recorded, such as HF_TOKEN."""
+
+    extra_args: list[str] = []
+    """Further arguments of `docker run`."""
+
+
+def merge(base: Any, override: Any) -> Any:
+    """`override` laid over `base`: mappings are merged key by key, anything else replaces."""
+    if isinstance(base, dict) and isinstance(override, dict):
+        return base | {key: merge(base.get(key), value) for key, value in override.items()}
+    return override

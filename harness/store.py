@@ -1,0 +1,237 @@
+"""Runs on disk: append-only, each file written whole or not at all, saved after every pass.
+
+ROOT/<run id>/run.json                       scenario, fingerprint, versions
+              scenario.yaml                  as the user wrote it
+              launches/<launch>-s<n>.json    one server process: command, environment, what it says of itself
+              launches/<launch>-s<n>.log
+              passes/<pass>.json             one pass
+              passes/<pass>.requests.jsonl.gz
+              passes/failed/…                passes that did not complete, for diagnosis
+              report.html
+ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from harness import __version__
+from harness.errors import ResumeError, StoreError
+from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
+from harness.scenario import Scenario
+
+STORE_VERSION = 1  # 1: first
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def utc_now() -> str:
+    """ISO 8601, seconds, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as read back; `passes` holds completed ones only."""
+
+    path: Path
+    id: str
+    created_at: str
+    scenario: Scenario
+    environment: dict[str, Any]
+    launches: tuple[LaunchRecord, ...]
+    passes: tuple[Pass, ...]
+    failed: tuple[PassRecord, ...]
+
+
+class RunStore:
+    """One run's folder, open for writing. Only one process may hold it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, root: Path, scenario: Scenario, scenario_text: str, environment: dict[str, Any]) -> RunStore:
+        """A new run below `root`. Its id begins with the time, so that listings are in order."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        store = cls(root / f"{stamp}-{scenario.name}-{secrets.token_hex(3)}")
+        try:
+            for folder in ("launches", "passes/failed"):
+                (store.path / folder).mkdir(parents=True)
+        except OSError as error:
+            raise _explain(error, store.path) from error
+        store.lock()
+        store.write_text("scenario.yaml", scenario_text)
+        store._write_json(
+            "run.json",
+            {
+                "store_version": STORE_VERSION,
+                "mtpbench": __version__,
+                "id": store.path.name,
+                "created_at": utc_now(),
+                "scenario": scenario.model_dump(mode="json"),
+                "environment": environment,
+            },
+        )
+        return store
+
+    @classmethod
+    def resume(cls, path: Path) -> RunStore:
+        store = cls(path)
+        if not (path / "run.json").is_file():
+            raise ResumeError(f"{path} is not a run: it has no run.json", "Give the folder of the run.")
+        store.lock()
+        return store
+
+    def lock(self) -> None:
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResumeError(f"{self.path} is in use by another mtpbench", "Wait for it, or end it.") from error
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def log_path(self, slug: str, server_start: int) -> Path:
+        return self.path / "launches" / f"{slug}-s{server_start}.log"
+
+    def save_launch(self, record: LaunchRecord) -> None:
+        self._write_json(f"launches/{record.slug}-s{record.server_start}.json", record.to_json())
+
+    def save_pass(self, record: PassRecord, requests: Iterable[RequestRecord]) -> None:
+        """Requests first: a pass exists once its own file does."""
+        base = f"passes/{record.key.slug}"
+        if not record.complete:
+            base = f"passes/failed/{record.key.slug}-s{record.server_start}"
+        lines = "".join(json.dumps(r.to_json(), separators=(",", ":")) + "\n" for r in requests)
+        # mtime=0: equal content gives equal bytes.
+        self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
+        self._write_json(f"{base}.json", record.to_json())
+
+    def done(self) -> set[PassKey]:
+        """Keys of the passes that are complete."""
+        return {record.key for record in _pass_records(self.path / "passes")}
+
+    def server_starts(self, slug: str) -> int:
+        """How many server processes this launch has had."""
+        return len(list((self.path / "launches").glob(f"{slug}-s*.log")))
+
+    def write_text(self, name: str, text: str) -> Path:
+        return self._write(name, text.encode())
+
+    def rows_path(self) -> Path:
+        """Where this run's Parquet file goes, below the root that all runs share."""
+        stamp = self.path.name[:8]
+        day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
+        return self.path.parent / "rows" / f"date={day}" / f"run-{self.path.name}.parquet"
+
+    def write_rows(self, parquet: bytes) -> Path:
+        path = self.rows_path()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _explain(error, path) from error
+        return write_atomically(path, parquet)
+
+    def _write_json(self, name: str, value: dict[str, Any]) -> None:
+        self._write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+    def _write(self, name: str, content: bytes) -> Path:
+        return write_atomically(self.path / name, content)
+
+
+def write_atomically(path: Path, content: bytes) -> Path:
+    """The file is there whole, or as it was before. Raises StoreError that says what can be done."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise _explain(error, path) from error
+    return path
+
+
+def _explain(error: OSError, path: Path) -> StoreError:
+    if error.errno in _FULL:
+        return StoreError(
+            f"no space left while writing {path}",
+            "Passes saved before are complete and readable. Free some space and run again with --resume.",
+        )
+    return StoreError(f"can't write {path}: {error.strerror}", "Choose another place with --store.")
+
+
+def load_run(path: Path) -> StoredRun:
+    """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+    head = _read_json(path / "run.json")
+    version = head.get("store_version")
+    if version != STORE_VERSION:
+        raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
+    passes = [
+        Pass(record, _read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
+        for record in _pass_records(path / "passes")
+    ]
+    launches = [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
+    return StoredRun(
+        path=path,
+        id=str(head["id"]),
+        created_at=str(head["created_at"]),
+        scenario=Scenario.model_validate(head["scenario"]),
+        environment=head["environment"],
+        launches=tuple(launches),
+        passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
+        failed=tuple(_pass_records(path / "passes" / "failed")),
+    )
+
+
+def _pass_records(folder: Path) -> list[PassRecord]:
+    return [_parse(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _parse(path: Path) -> PassRecord:
+    try:
+        return PassRecord.from_json(_read_json(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path} is damaged: {error!r}", "Move it away to read the rest of the run.") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} can't be read: {error}", "Is this the folder of a run?") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{path} is damaged: a JSON object is expected")
+    return value
+
+
+def _read_requests(path: Path) -> tuple[RequestRecord, ...]:
+    try:
+        text = gzip.decompress(path.read_bytes()).decode()
+        return tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
+    except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path} is damaged: {error!r}", "Move its pass away to read the rest.") from error

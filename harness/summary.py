@@ -1,0 +1,137 @@
+"""A run condensed to one line for each (arm, TP, level): what reports and charts show.
+
+The value of a launch is the mean over its passes, the value of a line the median over launches; its range
+over launches is shown beside it as soon as there are two. Deciding whether lines differ is not done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from harness.metrics import PASS_METRICS, REQUEST_METRICS, PassView, distribution
+from harness.model import Finding, LoadLevel
+from harness.scenario import Scenario
+from harness.store import StoredRun
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number over launches: `n` samples in all, `low` and `high` over launches."""
+
+    value: float
+    low: float
+    high: float
+    launches: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm at one TP and load level. `values` is keyed `ttft_p50`, `output_throughput`, …"""
+
+    arm: str
+    tp: int
+    level: LoadLevel
+    values: dict[str, Value]
+    requests: int
+    failed: int
+    findings: tuple[Finding, ...]
+    complete: bool
+
+    def get(self, name: str) -> float | None:
+        value = self.values.get(name)
+        return value.value if value else None
+
+
+# What a line holds: a metric and how it is condensed within a pass.
+_STATISTICS: dict[str, Callable[[PassView], tuple[float | None, int]]] = {}
+
+
+def _request_statistic(name: str, percentile: int | None) -> Callable[[PassView], tuple[float | None, int]]:
+    def value(view: PassView) -> tuple[float | None, int]:
+        summary = distribution(name, view)
+        chosen = summary.mean if percentile is None else summary.percentiles[percentile]
+        return chosen, summary.n
+
+    return value
+
+
+for _name in REQUEST_METRICS:
+    _STATISTICS[f"{_name}_mean"] = _request_statistic(_name, None)
+    for _percentile in (50, 90, 99):
+        _STATISTICS[f"{_name}_p{_percentile}"] = _request_statistic(_name, _percentile)
+for _metric in PASS_METRICS.values():
+    _STATISTICS[_metric.name] = lambda view, formula=_metric.formula: (
+        formula(view),
+        len(view.counted),
+    )  # type: ignore[misc]
+
+
+def summarise(run: StoredRun) -> list[Line]:
+    """Every line that the scenario plans, in its order; one without a complete pass has no values."""
+    views: dict[tuple[str, int, LoadLevel], list[PassView]] = {}
+    for source in run.passes:
+        key = source.record.key
+        views.setdefault((key.arm, key.tp, key.level), []).append(PassView.of(source, run.scenario.slo))
+    lines = []
+    for tp in run.scenario.tp:
+        for level in run.scenario.arrival.levels():
+            for arm in run.scenario.arms:
+                lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), run.scenario))
+    return lines
+
+
+def _line(arm: str, tp: int, level: LoadLevel, views: list[PassView], scenario: Scenario) -> Line:
+    by_launch: dict[int, list[PassView]] = {}
+    for view in views:
+        by_launch.setdefault(view.source.record.key.launch, []).append(view)
+    values = {}
+    for name, statistic in _STATISTICS.items():
+        launches, samples = [], 0
+        for group in by_launch.values():
+            results = [statistic(view) for view in group]
+            numbers = [number for number, _ in results if number is not None]
+            samples += sum(n for _, n in results)
+            if numbers:
+                launches.append(fmean(numbers))
+        if launches:
+            values[name] = Value(median(launches), min(launches), max(launches), len(launches), samples)
+    found = {finding.code: finding for view in views for finding in view.source.record.findings}
+    return Line(
+        arm=arm,
+        tp=tp,
+        level=level,
+        values=values,
+        requests=sum(len(view.requests) for view in views),
+        failed=sum(not r.ok for view in views for r in view.requests),
+        findings=tuple(found.values()),
+        complete=len(views) == scenario.launches * scenario.passes,
+    )
+
+
+def crossing(lines: list[Line], scenario: Scenario, arm: str, tp: int, name: str, higher: bool) -> str:
+    """Where `arm` wins and loses against the baseline in one metric, as a sentence."""
+    base = {line.level: line for line in lines if line.arm == scenario.baseline_arm and line.tp == tp}
+    ratios: list[tuple[LoadLevel, float]] = []
+    for line in lines:
+        mine, other = line.get(name), base[line.level].get(name) if line.level in base else None
+        if line.arm == arm and line.tp == tp and mine and other:
+            ratios.append((line.level, mine / other))
+    if not ratios:
+        return "nothing to compare"
+    wins = [level for level, ratio in ratios if (ratio > 1) == higher]
+    if len(wins) == len(ratios):
+        return f"better than {scenario.baseline_arm} at every level measured"
+    if not wins:
+        return f"worse than {scenario.baseline_arm} at every level measured"
+    losses = [level for level, _ in ratios if level not in wins]
+    first_loss = min(losses, key=lambda level: level.value)
+    if max(wins, key=lambda level: level.value).value < first_loss.value:
+        last_win = max(wins, key=lambda level: level.value)
+        return f"better than {scenario.baseline_arm} up to {last_win.label}, worse from {first_loss.label} on"
+    return (
+        f"better than {scenario.baseline_arm} at {', '.join(level.label for level in wins)}, "
+        f"worse at {', '.join(level.label for level in losses)}"
+    )

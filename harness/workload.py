@@ -1,0 +1,229 @@
+"""Seed → prompts: distinct, exactly as long as asked, the same in every arm and launch.
+
+Corpora are texts that every Python ships. The server's own tokeniser turns them into ids; a prompt is a
+stretch of ids that begins where no other prompt of the run does, so that no prefix cache can help.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.corpus import corpus
+from harness.dialects import Prompt
+from harness.errors import WorkloadError
+from harness.model import LoadLevel
+from harness.scenario import Scenario, TokenRange, Workload
+
+Tokenize = Callable[[str], Awaitable[list[int]]]
+Detokenize = Callable[[Sequence[int]], Awaitable[str]]
+
+# Two prompts that differ within their first HEAD tokens share no page of any size that SGLang uses by default.
+HEAD = 16
+_CHUNK = 60_000  # characters a tokeniser request
+
+
+@dataclass(frozen=True)
+class Item:
+    """One request to make: its prompt and how many tokens to generate."""
+
+    prompt: Prompt
+    output_tokens: int
+
+
+def corpus_digest(workload: Workload) -> str:
+    """Identifies the texts that prompts come from: two Python versions ship different ones."""
+    if workload.file:
+        return hashlib.sha256(Path(workload.file).read_bytes()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(corpus(workload.prompts)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Which part of a run's prompts belongs to a pass: `first` is a position over the whole run."""
+
+    first: int
+    count: int
+
+
+def plan_blocks(scenario: Scenario) -> dict[tuple[LoadLevel, int, bool], Block]:
+    """A block of prompts for each (level, pass, is warm-up): a function of the scenario alone.
+
+    So an arm sees the same prompts as the others, and a resumed run the same as if it had not been stopped.
+    """
+    blocks, position = {}, 0
+    for index in range(scenario.passes):
+        for level in scenario.arrival.levels():
+            for warmup, count in (
+                (True, scenario.arrival.warmups(level)),
+                (False, scenario.arrival.requests(level)),
+            ):
+                blocks[level, index, warmup] = Block(position, count)
+                position += count
+    return blocks
+
+
+class PromptBook:
+    """All prompts of a run, made on demand. One for each tokeniser."""
+
+    def __init__(self, workload: Workload, ids: Sequence[int], lines: Sequence[Item], needed: int) -> None:
+        self._workload, self._ids, self._lines = workload, ids, lines
+        if workload.file is None:
+            self._starts = _distinct_starts(ids)
+            random.Random(workload.seed).shuffle(self._starts)
+            available = len(self._starts) if workload.prompts != "random" else needed
+            what = f"the {workload.prompts} corpus yields {available} distinct prompts"
+        else:
+            available, what = len(lines), f"{workload.file} holds {len(lines)} prompts"
+        if needed > available:
+            raise WorkloadError(
+                f"{what}, the scenario needs {needed} (warm-up included; none is used twice in a launch)",
+                "Lower requests_per_slot, passes or the concurrencies, or give more prompts.",
+            )
+        self._vocabulary = sorted(set(ids)) if workload.prompts == "random" else []
+
+    @classmethod
+    async def create(cls, scenario: Scenario, tokenize: Tokenize, detokenize: Detokenize) -> PromptBook:
+        """Tokenises the corpus (or the user's file) with the server's tokeniser."""
+        workload = scenario.workload
+        needed = sum(block.count for block in plan_blocks(scenario).values())
+        if workload.file is not None:
+            lines = await _from_file(workload, tokenize)
+            return cls(workload, (), lines, needed)
+        ids: list[int] = []
+        for document in corpus(workload.prompts):
+            for start in range(0, len(document), _CHUNK):
+                ids += await tokenize(document[start : start + _CHUNK])
+        book = cls(workload, ids, (), needed)
+        if workload.chat:
+            book = cls(workload, (), await book._as_text(needed, detokenize), needed)
+        return book
+
+    async def _as_text(self, needed: int, detokenize: Detokenize) -> list[Item]:
+        items = []
+        for position in range(needed):
+            item = self.item(position)
+            text = await detokenize(item.prompt.ids)
+            items.append(Item(Prompt(item.prompt.tokens, text=text), item.output_tokens))
+        return items
+
+    def items(self, block: Block) -> list[Item]:
+        return [self.item(position) for position in range(block.first, block.first + block.count)]
+
+    def item(self, position: int) -> Item:
+        if self._lines:
+            return self._lines[position]
+        draw = random.Random(f"{self._workload.seed}/{position}")
+        assert self._workload.input_tokens is not None, "checked by Workload"
+        length = _length(self._workload.input_tokens, draw)
+        output = _length(self._workload.output_tokens, draw)
+        shared = self._ids[: self._workload.shared_prefix_tokens]
+        own = self._own(position, length - len(shared), draw)
+        return Item(Prompt(length, ids=(*shared, *own)), output)
+
+    def _own(self, position: int, length: int, draw: random.Random) -> list[int]:
+        if self._workload.prompts == "random":
+            return draw.choices(self._vocabulary, k=length)
+        start = self._starts[position]
+        out = list(self._ids[start : start + length])
+        while len(out) < length:  # the corpus ends: go on from its beginning
+            out += self._ids[: length - len(out)]
+        return out
+
+
+def _length(length: int | TokenRange, draw: random.Random) -> int:
+    return draw.randint(length.min, length.max) if isinstance(length, TokenRange) else length
+
+
+def _distinct_starts(ids: Sequence[int]) -> list[int]:
+    """Positions whose next HEAD tokens occur nowhere earlier in the corpus."""
+    seen: set[tuple[int, ...]] = set()
+    starts = []
+    for start in range(len(ids) - HEAD + 1):
+        head = tuple(ids[start : start + HEAD])
+        if head not in seen:
+            seen.add(head)
+            starts.append(start)
+    return starts
+
+
+async def _from_file(workload: Workload, tokenize: Tokenize) -> list[Item]:
+    assert workload.file is not None
+    path = Path(workload.file)
+    items = []
+    for where, entry in _entries(path):
+        default = workload.max_output
+        output = next(
+            (entry[k] for k in ("output_tokens", "max_tokens", "output_length", "output_len") if k in entry),
+            default,
+        )
+        if not isinstance(output, int) or output < 1:
+            raise WorkloadError(f"{where}: the number of output tokens must be a whole number from 1: {output!r}")
+        ids = entry.get("input_ids", entry.get("prompt_token_ids"))
+        if ids is not None:
+            if not isinstance(ids, list) or not ids or not all(isinstance(token, int) for token in ids):
+                raise WorkloadError(f"{where}: `input_ids` must be a list of whole numbers")
+            items.append(Item(Prompt(len(ids), ids=tuple(ids)), output))
+            continue
+        text = _text_of(entry)
+        if not text:
+            known = "prompt, messages, conversations, input_ids"
+            raise WorkloadError(f"{where}: no prompt found; one of these keys is needed: {known}")
+        tokens = await tokenize(text)
+        limit = workload.max_input
+        tokens = tokens[:limit] if limit else tokens
+        prompt = Prompt(len(tokens), text=text) if workload.chat else Prompt(len(tokens), ids=tuple(tokens))
+        items.append(Item(prompt, output))
+    return items
+
+
+def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """(where, object) for each line of a JSON Lines file, or each element of a JSON array."""
+    text = path.read_text(encoding="utf-8")
+    parsed: list[tuple[str, Any]] = []
+    try:
+        if text.lstrip().startswith("["):
+            parsed = [(f"{path} entry {n}", value) for n, value in enumerate(json.loads(text), 1)]
+        else:
+            for number, line in enumerate(text.split("\n"), 1):
+                where = f"{path}:{number}"
+                if line.strip():
+                    parsed.append((where, json.loads(line)))
+    except ValueError as error:
+        place = where if "where" in locals() else str(path)
+        raise WorkloadError(f"{place}: not JSON: {error}", "One JSON object a line, or one array.") from error
+    for where, value in parsed:
+        if not isinstance(value, dict):
+            raise WorkloadError(f"{where}: a JSON object is needed, found {type(value).__name__}")
+    return parsed
+
+
+def _text_of(entry: dict[str, Any]) -> str:
+    """The prompt of an entry: all turns up to the last one of the user."""
+    if isinstance(entry.get("prompt"), str):
+        return str(entry["prompt"])
+    turns = entry.get("messages") or entry.get("conversations") or []
+    said: list[str] = []
+    end = 0
+    for turn in turns if isinstance(turns, list) else []:
+        if not isinstance(turn, dict):
+            return ""
+        said.append(str(turn.get("content", turn.get("value", ""))))
+        if turn.get("role", turn.get("from")) in ("user", "human"):
+            end = len(said)
+    return "\n\n".join(said[:end])
+
+
+def poisson_offsets(rate: float, count: int, seed: int) -> list[float]:
+    """Arrival times in seconds from the start: exponential gaps with mean 1 / rate."""
+    draw = random.Random(f"arrivals/{seed}/{rate:g}")
+    offsets, now = [], 0.0
+    for _ in range(count):
+        now += draw.expovariate(rate)
+        offsets.append(now)
+    return offsets
