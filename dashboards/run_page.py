@@ -59,7 +59,7 @@ def render(run: StoredRun) -> str:
         f'<figure><figcaption>{_text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
         for n, (title, _) in enumerate(charts)
     )
-    bundle = vl_convert.javascript_bundle(None, vl_version=_vega_lite_version(charts))
+    bundle = vl_convert.javascript_bundle(None, vl_version=_vega_lite_version(charts))  # type: ignore[arg-type]
     specs = _script_json([spec for _, spec in charts])
     title = f"{run.scenario.name} – mtpbench"
     return (
