@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 VOCAB = 16384
+CONTEXT = 262144
 _SPECIAL = [
     "<|im_end|>",
     "<|endoftext|>",
@@ -87,7 +88,7 @@ def config(kind: str) -> dict[str, Any]:
         "vocab_size": VOCAB,
         "head_dim": 256,
         "hidden_act": "silu",
-        "max_position_embeddings": 262144,
+        "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-6,
         "attention_bias": False,
         "attn_output_gate": True,
@@ -189,6 +190,8 @@ def _write_tokenizer(out: Path) -> None:
             "eos_token": "<|im_end|>",
             "pad_token": "<|endoftext|>",
             "extra_special_tokens": _SPECIAL,
+            # Without it transformers assumes 1e30, which SGLang's /tokenize can't write as JSON.
+            "model_max_length": CONTEXT,
         },
     )
     (out / "chat_template.jinja").write_text(
