@@ -164,7 +164,9 @@ def _environment(run: StoredRun) -> str:
     environment = run.environment
     gpus = environment.get("gpus") or []
     parts = [str(environment.get("host", "unknown host"))]
-    parts.append(f"{len(gpus)} × {gpus[0]['name']}" if gpus else f"{environment.get('cores', '?')} CPU cores")
+    used = len({gpu for launch in run.launches for gpu in launch.gpus})
+    cores = f"{environment.get('cores', '?')} CPU cores"
+    parts.append(f"{used} of {len(gpus)} × {gpus[0]['name']}" if gpus and used else cores)
     parts += sorted({f"{k} {v}" for launch in run.launches for k, v in launch.packages.items() if k in _NAMED})
     ready = [launch.ready_seconds for launch in run.launches if launch.ready_seconds]
     if ready:

@@ -120,7 +120,7 @@ def crossing(lines: list[Line], scenario: Scenario, arm: str, tp: int, name: str
         if line.arm == arm and line.tp == tp and mine and other:
             ratios.append((line.level, mine / other))
     if not ratios:
-        return "nothing to compare"
+        return f"not comparable with {scenario.baseline_arm}: no level has both"
     wins = [level for level, ratio in ratios if (ratio > 1) == higher]
     if len(wins) == len(ratios):
         return f"better than {scenario.baseline_arm} at every level measured"
