@@ -1,0 +1,80 @@
+"""Shared helpers: records built by hand, scenario texts, and real servers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.model import Event, LoadLevel, Pass, PassKey, PassRecord, RequestRecord, RequestStatus
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_this_user() -> Iterator[None]:
+    """Tests that start the embedded engine share the real cache: the model takes 2 s to make."""
+    yield
+
+
+def request(
+    index: int = 0,
+    *,
+    slot: int = 0,
+    send: float = 0.0,
+    events: list[tuple[float, int]] | None = None,
+    status: RequestStatus = RequestStatus.OK,
+    **values: object,
+) -> RequestRecord:
+    """A record with the given events; `t_end` is the last of them."""
+    timeline = tuple(Event(t, n) for t, n in (events or []))
+    end = values.pop("end", timeline[-1].t if timeline else send)
+    total = timeline[-1].tokens if timeline else None
+    return RequestRecord(
+        index=index,
+        slot=slot,
+        t_scheduled=send,
+        t_send=send,
+        t_end=end,  # type: ignore[arg-type]
+        status=status,
+        events=timeline,
+        **{"completion_tokens": total, "output_tokens_asked": total or 0, **values},  # type: ignore[arg-type]
+    )
+
+
+def one_pass(requests: list[RequestRecord], concurrency: int = 1, rate: float = 0.0, **values: object) -> Pass:
+    """A complete pass of hand-made requests."""
+    level = LoadLevel(rate=rate) if rate else LoadLevel(concurrency=concurrency)
+    record = PassRecord(
+        key=PassKey(0, "arm", 1, level, 0),
+        started_at="2026-01-01T00:00:00+00:00",
+        t_start=0.0,
+        t_end=max((r.t_end for r in requests), default=0.0),
+        status="complete",
+        **values,  # type: ignore[arg-type]
+    )
+    return Pass(record, tuple(requests))
+
+
+SCENARIO = """\
+version: 1
+name: scripted
+question: Does the pipeline tell what the script says?
+server:
+  engine: scripted
+  ttft: 20ms
+  step: 5ms
+arms:
+  plain: {}
+  drafts: {chunk_tokens: [4], speculative: true}
+workload:
+  prompts: prose
+  input_tokens: 32
+  output_tokens: 16
+arrival:
+  concurrency: [1, 2]
+  requests_per_slot: 4
+  min_requests: 8
+"""
