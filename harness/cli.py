@@ -260,6 +260,31 @@ def environment() -> None:
     sys.stdout.write(json.dumps(fingerprint(open_source()), indent=1) + "\n")
 
 
+selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
+app.add_typer(selftest, name="selftest")
+
+
+@selftest.command()
+def client(
+    streams: Annotated[list[int], typer.Option("--streams", help="Concurrent streams; may be repeated.")] = [  # noqa: B006
+        1,
+        16,
+        64,
+        128,
+    ],
+) -> None:
+    """Compare the client's TTFT and TPOT with a scripted server's own time stamps, on this machine."""
+    from harness.client_check import check_client
+
+    table = Table("streams", "n", "metric", "median ms", "p90 ms", "p99 ms", "max ms", title="client's error")
+    for count in streams:
+        errors = asyncio.run(check_client(count))
+        for name in ("ttft", "tpot"):
+            cells = [f"{1e3 * value:.3f}" for value in errors.percentiles(name)]
+            table.add_row(str(count), str(len(errors.ttft)), name.upper(), *cells)
+    out.print(table)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""

@@ -1,4 +1,4 @@
-"""Talking to servers: the only place that imports httpx.
+"""Talking to servers. With transport.py beneath it, the only place that imports httpx.
 
 Streams are kept raw while the load runs (a time stamp and the bytes of each event) and decoded after it,
 because JSON decoding at thousands of events a second would delay the time stamps of others.
@@ -17,15 +17,9 @@ import httpx
 
 from harness.dialects import Payload
 from harness.sse import EventParser
+from harness.transport import StampedTransport, Stamps
 
-# Every request opens its own connection. Reusing one saves about 0.1 ms on loopback, but llama.cpp closes
-# idle connections at any time, and a request that fails on a stale connection is indistinguishable from
-# one that the server refused. The time stamp of the send is taken after connecting.
-_HEADERS = {
-    "Connection": "close",
-    "Content-Type": "application/json",
-    "Accept-Encoding": "identity",
-}
+_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
 @dataclass
@@ -44,16 +38,22 @@ class RawStream:
 class StreamClient:
     """One slot's client: httpx's connection pool costs least when nobody shares it (docs/client.md)."""
 
-    def __init__(self, base_url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float,
+        keep_alive: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._clock = clock
         self._timeout = timeout_s
+        self._stamps = Stamps(clock)
         self._http = httpx.AsyncClient(
             base_url=base_url,
-            headers=_HEADERS,
+            headers=_HEADERS | ({} if keep_alive else {"Connection": "close"}),
+            transport=StampedTransport(self._stamps, keep_alive=keep_alive, tls=not base_url.startswith("http://")),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
             trust_env=False,  # no proxy between us and the server, no surprise from ~/.netrc
-            verify=not base_url.startswith("http://"),
         )
 
     async def close(self) -> None:
@@ -79,16 +79,13 @@ class StreamClient:
             raw.outcome = "broken"
             raw.error = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raw.t_end = self._clock()
-        raw.t_send = raw.t_send or raw.t_start
+        raw.t_send = self._stamps.first_write or raw.t_start
         return raw
 
     async def _read(self, path: str, body: bytes, raw: RawStream, on_event: Callable[[float], None]) -> None:
-        async def trace(name: str, _info: dict[str, Any]) -> None:
-            if name == "http11.send_request_headers.started":
-                raw.t_send = self._clock()
-
         parser = EventParser()
-        request = self._http.build_request("POST", path, content=body, extensions={"trace": trace})
+        self._stamps.first_write = 0.0
+        request = self._http.build_request("POST", path, content=body)
         response = await self._http.send(request, stream=True)
         try:
             raw.http_status = response.status_code
@@ -97,12 +94,12 @@ class StreamClient:
                 raw.outcome, raw.error = "refused", f"HTTP {response.status_code}: {text}"
                 return
             async for chunk in response.aiter_raw():
-                now = self._clock()  # before parsing: the parser's time is not the server's
+                now = self._stamps.read
                 events = parser.feed(chunk)
                 if events:
                     on_event(now)
                     raw.payloads += [(now, event) for event in events]
-            raw.payloads += [(self._clock(), event) for event in parser.close()]
+            raw.payloads += [(self._stamps.read, event) for event in parser.close()]
             raw.outcome = "eof"
         finally:
             await response.aclose()
@@ -132,7 +129,7 @@ class ControlClient:
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        self._http = httpx.AsyncClient(base_url=base_url, headers=_HEADERS, trust_env=False)
+        self._http = httpx.AsyncClient(base_url=base_url, headers=_HEADERS | {"Connection": "close"}, trust_env=False)
 
     async def __aenter__(self) -> ControlClient:
         return self

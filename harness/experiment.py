@@ -37,6 +37,7 @@ from harness.server import (
 )
 from harness.store import RunStore, utc_now
 from harness.telemetry import Recorder, Source
+from harness.window import lag_p99, steady_window
 from harness.workload import Block, Item, PromptBook, plan_blocks, poisson_offsets
 
 _POLL_S = 0.2
@@ -277,7 +278,7 @@ class Experiment:
             gpus=launch.engine.gpu_count(launch.settings, launch.plan.tp),
             warmup_requests=len(warm.requests) if warm else 0,
             warmup_failures=sum(not r.ok for r in warm.requests) if warm else 0,
-            client_lag_p99=load.lag_p99,
+            client_lag_p99=lag_p99(load.lags, steady_window(load.requests, key.level)),
             counters={name: value - before.get(name, 0.0) for name, value in after.items()},
             gpu=tuple(samples),
             decode_log=tuple(launch.engine.parse_log(log)),
@@ -379,7 +380,8 @@ class Experiment:
         )
         slots = min(self.scenario.arrival.slots(key.level), len(items))
         timeout = launch.settings.request_timeout
-        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout)
+        keep_alive = launch.engine.keep_alive
+        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, keep_alive)
 
 
 class _PassFailedError(Exception):

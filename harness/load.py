@@ -50,16 +50,17 @@ class LoadJob:
     slots: int
     open_loop: bool
     timeout_s: float
+    keep_alive: bool = True
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """`t_start` is when the first request was allowed to go; `lag_p99` how late the event loop ran, in s."""
+    """`t_start` is when the first request was allowed to go; `lags`: (when, how late an event loop ran), in s."""
 
     requests: tuple[RequestRecord, ...]
     t_start: float
     t_end: float
-    lag_p99: float
+    lags: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass
@@ -206,25 +207,26 @@ class Shard:
             task.cancel()
 
 
-async def _heartbeat(lags: list[float]) -> None:
+async def _heartbeat(lags: list[tuple[float, float]]) -> None:
     """How late this event loop wakes up: what it adds, at worst, to a time stamp."""
     while True:
         before = time.monotonic()
         await asyncio.sleep(_HEARTBEAT_S)
-        lags.append(max(0.0, time.monotonic() - before - _HEARTBEAT_S - _TIMER_RESOLUTION_S))
+        now = time.monotonic()
+        lags.append((now, max(0.0, now - before - _HEARTBEAT_S - _TIMER_RESOLUTION_S)))
 
 
 async def _run_shard(
     job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board
-) -> tuple[list[RequestRecord], list[float]]:
+) -> tuple[list[RequestRecord], list[tuple[float, float]]]:
     dialect = DIALECTS[job.dialect]
-    clients = {slot: StreamClient(job.url, job.timeout_s) for slot in slots}
+    clients = {slot: StreamClient(job.url, job.timeout_s, job.keep_alive) for slot in slots}
 
     async def send(plan: PlannedRequest, slot: int, on_event: Callable[[float], None]) -> RawStream:
         return await clients[slot].stream(dialect.path, plan.body, on_event)
 
     shard = Shard(job, slots, board, number, send)
-    lags: list[float] = []
+    lags: list[tuple[float, float]] = []
     heartbeat = asyncio.create_task(_heartbeat(lags))
     gc.collect()
     gc.freeze()
@@ -254,7 +256,7 @@ def _init_process(board: Board) -> None:
 
 def run_shard(
     job: LoadJob, slots: Sequence[int], number: int, t_start: float
-) -> tuple[list[RequestRecord], list[float]]:
+) -> tuple[list[RequestRecord], list[tuple[float, float]]]:
     """One process's share of a pass: its records, and the lags of its event loop in seconds."""
     assert _board is not None, "run_shard runs only in a process that Workers started"
     if sys.platform == "win32":
@@ -310,10 +312,5 @@ class Workers:
                 "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
             ) from error
         records = sorted((record for part, _ in done for record in part), key=lambda r: r.index)
-        lags = sorted(lag for _, part in done for lag in part)
-        return LoadResult(
-            requests=tuple(records),
-            t_start=t_start,
-            t_end=time.monotonic(),
-            lag_p99=lags[int(0.99 * (len(lags) - 1))] if lags else 0.0,
-        )
+        lags = tuple(lag for _, part in done for lag in part)
+        return LoadResult(tuple(records), t_start, time.monotonic(), lags)

@@ -41,6 +41,7 @@ class Attach:
 
     name = "attach"
     health_path = "/v1/models"
+    keep_alive = False
     multi_gpu = False
 
     def problems(self, settings: AttachSettings) -> list[tuple[str, str]]:

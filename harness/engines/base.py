@@ -43,6 +43,7 @@ class Engine(Protocol, Generic[S]):
     name: str
     health_path: str
     multi_gpu: bool  # may tp be above 1?
+    keep_alive: bool  # may a slot use its connection again? (llama.cpp closes idle ones at any time)
 
     def problems(self, settings: S) -> list[tuple[str, str]]:
         """Impossible combinations, as (key, message); the key is relative to `server`."""

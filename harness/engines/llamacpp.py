@@ -72,6 +72,7 @@ class LlamaCpp:
 
     name = "llamacpp"
     health_path = "/health"
+    keep_alive = False
     multi_gpu = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:

@@ -45,6 +45,9 @@ class ScriptedSettings(ServerSettings):
 
     engine: Literal["scripted"]
     ttft: Duration = 0.02
+    ttft_jitter: Duration = 0.0
+    """Adds up to this to `ttft`, drawn for each request, so that streams do not run in step."""
+
     step: Duration = 0.005
     """Time between chunks of a stream."""
 
@@ -81,6 +84,7 @@ class Scripted:
 
     name = "scripted"
     health_path = "/health"
+    keep_alive = True
     multi_gpu = False
 
     def problems(self, settings: ScriptedSettings) -> list[tuple[str, str]]:

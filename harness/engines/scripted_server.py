@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import itertools
 import json
 import os
+import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from harness.engines.scripted import Fault, ScriptedSettings
 
@@ -44,9 +48,11 @@ _WORDS = (
 
 @dataclass
 class Truth:
-    """What really happened to one request. `events`: (time of sending, cumulative tokens)."""
+    """What really happened to one request. `prompt`: its first ids or characters, to tell requests apart;
+    `events`: (time of sending, cumulative tokens)."""
 
     arrived: float
+    prompt: list[Any] = field(default_factory=list)
     events: list[tuple[float, int]] = field(default_factory=list)
 
 
@@ -54,9 +60,34 @@ class Truth:
 class Ask:
     """A request, whichever API it came through."""
 
-    prompt_tokens: int
+    prompt: Sequence[Any]
     output_tokens: int
     api: str  # "completions", "chat" or "generate"
+
+
+class StampedProtocol(HttpToolsProtocol):
+    """Notes when a request's bytes arrived: before parsing and routing, which are ours and take time."""
+
+    def data_received(self, data: bytes) -> None:
+        arrived = time.monotonic()
+        super().data_received(data)
+        self.scope.setdefault("arrived", arrived)
+
+
+class EventStream(Response):
+    """Sends pieces as they come. Starlette's own StreamingResponse runs a task group for each stream, which costs
+    more than the tokens and delays the others' time stamps."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class ScriptedServer:
@@ -65,6 +96,7 @@ class ScriptedServer:
     def __init__(self, script: ScriptedSettings, identity: str) -> None:
         self.script, self.identity = script, identity
         self.truth: list[Truth] = []
+        self.random = random.Random(0)
         self.in_flight = 0
         self.output_tokens = 0
         self.ready_at = time.monotonic() + script.ready_after
@@ -92,7 +124,7 @@ class ScriptedServer:
         return JSONResponse({"object": "list", "data": [{"id": self.identity, "object": "model"}]})
 
     async def get_truth(self, _: Request) -> Response:
-        return JSONResponse([{"arrived": t.arrived, "events": t.events} for t in self.truth])
+        return JSONResponse([dataclasses.asdict(t) for t in self.truth])
 
     async def counters(self, _: Request) -> Response:
         return JSONResponse({"output_tokens": self.output_tokens, "requests": len(self.truth)})
@@ -107,26 +139,26 @@ class ScriptedServer:
 
     async def completions(self, request: Request) -> Response:
         body = await request.json()
-        return self._answer(Ask(len(body["prompt"]), body["max_tokens"], "completions"))
+        return self._answer(request, Ask(body["prompt"], body["max_tokens"], "completions"))
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
-        length = sum(len(message["content"]) for message in body["messages"])
-        return self._answer(Ask(length, body["max_tokens"], "chat"))
+        text = "".join(message["content"] for message in body["messages"])
+        return self._answer(request, Ask(text, body["max_tokens"], "chat"))
 
     async def generate(self, request: Request) -> Response:
         body = await request.json()
         prompt = body.get("input_ids") or body.get("text")
-        return self._answer(Ask(len(prompt), body["sampling_params"]["max_new_tokens"], "generate"))
+        return self._answer(request, Ask(prompt, body["sampling_params"]["max_new_tokens"], "generate"))
 
-    def _answer(self, ask: Ask) -> Response:
-        truth = Truth(time.monotonic())
+    def _answer(self, request: Request, ask: Ask) -> Response:
+        truth = Truth(request.scope["arrived"], list(ask.prompt[:8]))
         number = len(self.truth)
         self.truth.append(truth)
         fault = next((f for f in self.script.faults if f.requests is None or number in f.requests), None)
         if fault and fault.kind == "http_503":
             return JSONResponse({"error": {"message": "overloaded, as scripted"}}, status_code=503)
-        return StreamingResponse(self._stream(ask, truth, fault), media_type="text/event-stream")
+        return EventStream(self._stream(ask, truth, fault))
 
     async def _stream(self, ask: Ask, truth: Truth, fault: Fault | None) -> AsyncIterator[bytes]:
         self.in_flight += 1
@@ -148,7 +180,7 @@ class ScriptedServer:
         kind, at = (fault.kind, fault.at) if fault else ("", 0)
         if self.script.role_chunk and ask.api == "chat":
             yield _dump(_openai(ask, "", None, role=True) | self._usage(ask, 0))
-        await asyncio.sleep(self.script.ttft)
+        await asyncio.sleep(self.script.ttft + self.script.ttft_jitter * self.random.random())
         if kind == "error_before_first":
             yield _dump({"error": {"message": "scripted failure", "code": 500}})
             return
@@ -210,7 +242,7 @@ class ScriptedServer:
 
     def _meta(self, ask: Ask, total: int) -> dict[str, Any]:
         return {
-            "prompt_tokens": ask.prompt_tokens + self.script.prompt_tokens_off_by,
+            "prompt_tokens": len(ask.prompt) + self.script.prompt_tokens_off_by,
             "completion_tokens": total,
             "cached_tokens": self.script.cached_tokens,
         }
@@ -278,7 +310,15 @@ def main() -> None:
     if script.start_fails:
         raise SystemExit("scripted failure while starting: no such model")
     app = ScriptedServer(script, args.identity).app()
-    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning", access_log=False)
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=args.port,
+        http=StampedProtocol,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ class Sglang:
 
     name = "sglang"
     health_path = "/health"
+    keep_alive = True
     multi_gpu = True
 
     def problems(self, settings: SglangSettings) -> list[tuple[str, str]]:

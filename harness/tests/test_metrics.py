@@ -54,7 +54,9 @@ def test_first_chunk_of_five_of_ten_tokens() -> None:
 
 def test_bursts_are_one_step() -> None:
     """llama.cpp sends the tokens of a step 0.15 ms apart: two steps of 4 tokens, 20 ms apart."""
-    burst = [(0.1, 1)] + [(0.12 + 0.00015 * n, 2 + n) for n in range(4)] + [(0.14 + 0.00015 * n, 6 + n) for n in range(4)]
+    burst = (
+        [(0.1, 1)] + [(0.12 + 0.00015 * n, 2 + n) for n in range(4)] + [(0.14 + 0.00015 * n, 6 + n) for n in range(4)]
+    )
     r = request(events=burst)
     assert step_gaps(r) == pytest.approx([0.02, 0.02])
     assert inter_token_latencies(r) == pytest.approx([0.005] * 8)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.sse import EventParser
 
 STREAM = (
-    b": ping\n\ndata: {\"text\":\" na\xc3\xafve\xe2\x80\xa8line\"}\n\ndata:{\"a\":1}\r\n\r\n"
+    b': ping\n\ndata: {"text":" na\xc3\xafve\xe2\x80\xa8line"}\n\ndata:{"a":1}\r\n\r\n'
     b"event: x\nid: 7\ndata: one\ndata: two\n\n: ping\n\ndata: [DONE]\n\n"
 )
 EVENTS = [b'{"text":" na\xc3\xafve\xe2\x80\xa8line"}', b'{"a":1}', b"one\ntwo", b"[DONE]"]
