@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from harness.engines.registry import ENGINES, AnySettings
 from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo
 from harness.model import LoadLevel
-from harness.settings import Count, Duration, Name, Rate, Strict
+from harness.settings import Count, Duration, Name, Rate, Strict, merge
 
 SCENARIO_VERSION = 1
 
@@ -21,7 +21,10 @@ class TokenRange(Strict):
     """Lengths drawn uniformly, both ends included."""
 
     min: Count
+    """Shortest."""
+
     max: Count
+    """Longest."""
 
     @model_validator(mode="after")
     def _ordered(self) -> TokenRange:
@@ -60,6 +63,7 @@ class Workload(Strict):
     """Always generate `output_tokens`. When false, a shorter answer is a good answer."""
 
     temperature: Annotated[float, Field(ge=0)] = 0.0
+    """0: greedy. Above it, outputs differ from run to run."""
 
     @model_validator(mode="after")
     def _complete(self) -> Workload:
@@ -134,14 +138,21 @@ class Objective(Strict):
     """Service-level objective: goodput counts the requests that meet all of it."""
 
     ttft: Duration | None = None
+    """Time to first token, at most."""
+
     tpot: Duration | None = None
+    """Time per output token, at most."""
+
     e2e: Duration | None = None
+    """Time to the last token, at most."""
 
 
 class Primary(Strict):
     """The one number that this scenario is about."""
 
     metric: str
+    """A metric's name, such as tpot or output_throughput."""
+
     level: Annotated[float, Field(gt=0)]
     """A concurrency, or a rate in requests a second, of `arrival`."""
 
@@ -174,6 +185,8 @@ class Scenario(Strict):
     """Of the file format: 1."""
 
     name: Name
+    """Names the results: letters, digits, dots, dashes."""
+
     question: Annotated[str, Field(min_length=8)]
     """What a result of this scenario answers, in a sentence."""
 
@@ -190,7 +203,11 @@ class Scenario(Strict):
     """Tensor-parallel sizes, each with launches of its own."""
 
     workload: Workload
+    """What every request asks."""
+
     arrival: Arrival
+    """How requests arrive, and how many."""
+
     launches: Count = 1
     """Server starts of each arm. The launch is the unit of statistics: one says nothing about spread."""
 
@@ -198,14 +215,15 @@ class Scenario(Strict):
     """Sweeps over the levels within a launch."""
 
     objective: Objective = Objective()
+    """Service-level objective, for goodput."""
+
     primary: Primary | None = None
+    """The one number that this scenario is about, for reports and verdicts."""
 
     def arm(self, name: str) -> Arm:
         return next(arm for arm in self.resolved_arms() if arm.name == name)
 
     def resolved_arms(self) -> list[Arm]:
-        from harness.settings import merge
-
         base = self.server.model_dump(exclude_unset=True)
         return [
             Arm.model_validate({"name": name, "server": merge(base, changes)}) for name, changes in self.arms.items()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from harness.engines.registry import ENGINES
 from harness.errors import Problem, ScenarioError
 from harness.scenario import Arm, Scenario, semantic_problems
-from harness.settings import merge
+from harness.settings import FROM_FILE, merge
 
 MAX_BYTES = 1_000_000
 KeyPath = tuple[str | int, ...]
@@ -59,7 +59,7 @@ def _validate(value: dict[str, Any], report: _Report) -> Scenario:
         report.finish()
     report.engine = str(engine)
     try:
-        scenario = Scenario.model_validate(value)
+        scenario = Scenario.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
         report.add_all(error, ())
         # Arms are checked all the same, so that one look shows everything.
@@ -119,7 +119,7 @@ class _Report:
                 self.add(("arms", name, "engine"), "all arms of a scenario run on one engine")
                 continue
             try:
-                Arm.model_validate({"name": str(name), "server": merge(server, changes)})
+                Arm.model_validate({"name": str(name), "server": merge(server, changes)}, context=FROM_FILE)
             except ValidationError as error:
                 before = len(self.problems)
                 self.add_all(error, ("arms", name))

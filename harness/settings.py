@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 from harness.units import DURATION_PATTERN, RATE_PATTERN, parse_duration, parse_rate
 
 
-def _duration(value: object) -> float:
-    # A default or an already parsed value is a float; from a file it must carry its unit.
-    return value if isinstance(value, float) else parse_duration(value)
+# Validation context of a file that a person wrote: there, a number needs its unit. Stored runs hold seconds.
+FROM_FILE = {"units": "required"}
 
 
-def _rate(value: object) -> float:
-    return value if isinstance(value, float) else parse_rate(value)
+def _unitless(value: object, info: ValidationInfo) -> bool:
+    return isinstance(value, float) and info.context != FROM_FILE
+
+
+def _duration(value: object, info: ValidationInfo) -> object:
+    return value if _unitless(value, info) else parse_duration(value)
+
+
+def _rate(value: object, info: ValidationInfo) -> object:
+    return value if _unitless(value, info) else parse_rate(value)
 
 
 Duration = Annotated[
@@ -62,7 +69,11 @@ class Container(Strict):
     """Image reference; pin it by digest where results are to be compared."""
 
     runtime: Literal["docker", "podman"] = "docker"
+    """Which command runs it."""
+
     shm_size: str = "32g"
+    """Size of /dev/shm, which NCCL and RCCL need."""
+
     mounts: list[str] = []
     """`host:container[:ro]`, such as a model cache."""
 

@@ -20,6 +20,8 @@ class AttachSettings(ServerSettings):
     """`server:` of a running server."""
 
     engine: Literal["attach"]
+    """A server that runs already."""
+
     url: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")]
     """Base URL, such as http://127.0.0.1:30000"""
 

@@ -53,6 +53,8 @@ class LlamaCppSettings(ServerSettings):
     """`server:` of the embedded engine."""
 
     engine: Literal["llamacpp"]
+    """The embedded engine: llama.cpp on this CPU."""
+
     model: str = TINY_MODEL
     """A .gguf file, or `tiny-qwen3.5-mtp`: a 46M-parameter random model made on first use."""
 

@@ -33,6 +33,8 @@ class Fault(Strict):
     """Something that goes wrong with some requests."""
 
     kind: FaultKind
+    """What happens."""
+
     requests: list[Annotated[int, Field(ge=0)]] | None = None
     """Which requests, in order of arrival from 0, warm-up included. Default: all."""
 
@@ -44,7 +46,11 @@ class ScriptedSettings(ServerSettings):
     """`server:` of the scripted server. It does not run a model: its results say nothing about any."""
 
     engine: Literal["scripted"]
+    """The scripted server: no model runs."""
+
     ttft: Duration = 0.02
+    """Time to the first chunk."""
+
     ttft_jitter: Duration = 0.0
     """Adds up to this to `ttft`, drawn for each request, so that streams do not run in step."""
 
@@ -58,6 +64,8 @@ class ScriptedSettings(ServerSettings):
     """Tokens a chunk, in turn: [4] for MTP-like chunks of four."""
 
     first_chunk_tokens: Count = 1
+    """Tokens of the first chunk."""
+
     role_chunk: bool = False
     """Sends a chunk with a role and no token at once, as chat servers do."""
 
@@ -65,7 +73,11 @@ class ScriptedSettings(ServerSettings):
     """Reports verify steps: one a chunk."""
 
     usage: Literal["every_chunk", "final", "none"] = "every_chunk"
+    """Where token counts are reported."""
+
     cached_tokens: Annotated[int, Field(ge=0)] = 0
+    """Prompt tokens that it claims to have found in a cache."""
+
     prompt_tokens_off_by: int = 0
     """Added to the prompt length that it reports."""
 
@@ -73,8 +85,14 @@ class ScriptedSettings(ServerSettings):
     """How its bytes are cut and decorated."""
 
     faults: list[Fault] = []
+    """What goes wrong, and with which requests."""
+
     api: Literal["openai", "sglang"] = "openai"
+    """How it is asked: /v1/completions or /generate."""
+
     ready_after: Duration = 0.0
+    """Time until /health says yes."""
+
     start_fails: bool = False
     """Exits with an error while starting."""
 

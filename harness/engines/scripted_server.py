@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -71,7 +71,7 @@ class StampedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         arrived = time.monotonic()
         super().data_received(data)
-        self.scope.setdefault("arrived", arrived)
+        cast(dict[str, Any], self.scope).setdefault("arrived", arrived)
 
 
 class EventStream(Response):

@@ -78,8 +78,14 @@ class SglangSpeculation(Strict):
     """MTP through SGLang's EAGLE worker (`NEXTN` is its alias)."""
 
     algorithm: Literal["EAGLE", "NEXTN"] = "EAGLE"
+    """--speculative-algorithm"""
+
     steps: Count = 3
+    """--speculative-num-steps: drafting passes of the MTP head a step."""
+
     topk: Count = 1
+    """--speculative-eagle-topk: 1 drafts a chain."""
+
     draft_tokens: Count = 4
     """Tokens verified a step, the bonus token's position included: steps + 1 for a chain (topk 1)."""
 
@@ -92,6 +98,8 @@ class SglangSettings(ServerSettings):
     """`server:` of SGLang."""
 
     engine: Literal["sglang"]
+    """SGLang."""
+
     model: Annotated[str, Field(min_length=1)]
     """A folder, a hub name, or `tiny-qwen3.5-dense-16-1` / `tiny-qwen3.5-moe-32-2`: made on first use, see
     harness/engines/tiny_qwen35.py."""
@@ -116,6 +124,7 @@ class SglangSettings(ServerSettings):
     one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context` the longest request."""
 
     container: Container | None = None
+    """Run it in a container: image, mounts. Absent: on this host."""
 
 
 class Sglang:

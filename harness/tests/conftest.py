@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from harness.model import Event, LoadLevel, Pass, PassKey, PassRecord, RequestRecord, RequestStatus
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _cache_of_this_user() -> Iterator[None]:
-    """Tests that start the embedded engine share the real cache: the model takes 2 s to make."""
-    yield
 
 
 def request(

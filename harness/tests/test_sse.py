@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,7 @@ def test_byte_by_byte() -> None:
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_any_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    assert parse([STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)]) == EVENTS
+    assert parse([STREAM[a:b] for a, b in pairwise(edges)]) == EVENTS
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=5), st.integers(1, 7))
