@@ -38,7 +38,7 @@ from harness.server import (
 from harness.store import RunStore, utc_now
 from harness.telemetry import Recorder, Source
 from harness.window import lag_p99, steady_window
-from harness.workload import Block, Item, PromptBook, plan_blocks, poisson_offsets
+from harness.workload import Block, Item, PromptBook, items_of, make_book, plan_blocks, poisson_offsets
 
 _POLL_S = 0.2
 _DEATH_S = 1.5
@@ -247,7 +247,7 @@ class Experiment:
         key = f"{settings.engine}/{getattr(settings, 'model', None) or getattr(settings, 'url', '')}"
         if key not in self._books:
             self.ui.preparing(f"{self.scenario.workload.prompts} prompts")
-            self._books[key] = await PromptBook.create(
+            self._books[key] = await make_book(
                 self.scenario,
                 lambda text: engine.tokenize(settings, http, text),
                 lambda ids: engine.detokenize(settings, http, ids),
@@ -309,7 +309,7 @@ class Experiment:
         """Sends a block of requests and watches server and streams; None for an empty block."""
         if not block.count:
             return None
-        job = self._job(launch, key, launch.book.items(block), open_loop=key.level.open_loop and not warmup)
+        job = self._job(launch, key, items_of(launch.book, block), open_loop=key.level.open_loop and not warmup)
         self.ui.pass_starting(key, block.count, warmup)
         task = asyncio.ensure_future(workers.run(job))
         try:

@@ -203,7 +203,7 @@ class Scenario(Strict):
     """Tensor-parallel sizes, each with launches of its own."""
 
     workload: Workload
-    """What every request asks."""
+    """Prompts, their lengths and the seed."""
 
     arrival: Arrival
     """How requests arrive, and how many."""

@@ -190,11 +190,10 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """Ends the process group and waits for it. Safe to call twice."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None:
             return
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # the guardian ends the group
+        self._process.stdin.close()  # the guardian ends the group
         deadline = time.monotonic() + 2 * GRACE_S + 60  # its own clean-up may take as long
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)

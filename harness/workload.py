@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.corpus import corpus
 from harness.dialects import Prompt
@@ -68,56 +68,77 @@ def plan_blocks(scenario: Scenario) -> dict[tuple[LoadLevel, int, bool], Block]:
     return blocks
 
 
-class PromptBook:
-    """All prompts of a run, made on demand. One for each tokeniser."""
+class PromptBook(Protocol):
+    """All prompts of a run, by position."""
 
-    def __init__(self, workload: Workload, ids: Sequence[int], lines: Sequence[Item], needed: int) -> None:
-        self._workload, self._ids, self._lines = workload, ids, lines
-        if workload.file is None:
-            self._starts = _distinct_starts(ids)
-            random.Random(workload.seed).shuffle(self._starts)
-            available = len(self._starts) if workload.prompts != "random" else needed
-            what = f"the {workload.prompts} corpus yields {available} distinct prompts"
-        else:
-            available, what = len(lines), f"{workload.file} holds {len(lines)} prompts"
-        if needed > available:
-            raise WorkloadError(
-                f"{what}, the scenario needs {needed} (warm-up included; none is used twice in a launch)",
-                "Lower requests_per_slot, passes or the concurrencies, or give more prompts.",
-            )
-        self._vocabulary = sorted(set(ids)) if workload.prompts == "random" else []
+    def item(self, position: int) -> Item: ...
 
-    @classmethod
-    async def create(cls, scenario: Scenario, tokenize: Tokenize, detokenize: Detokenize) -> PromptBook:
-        """Tokenises the corpus (or the user's file) with the server's tokeniser."""
-        workload = scenario.workload
-        needed = sum(block.count for block in plan_blocks(scenario).values())
-        if workload.file is not None:
-            lines = await _from_file(workload, tokenize)
-            return cls(workload, (), lines, needed)
-        ids: list[int] = []
-        for document in corpus(workload.prompts):
-            for start in range(0, len(document), _CHUNK):
-                ids += await tokenize(document[start : start + _CHUNK])
-        book = cls(workload, ids, (), needed)
-        if workload.chat:
-            book = cls(workload, (), await book._as_text(needed, detokenize), needed)
+
+def items_of(book: PromptBook, block: Block) -> list[Item]:
+    """The requests of a pass."""
+    return [book.item(position) for position in range(block.first, block.first + block.count)]
+
+
+async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokenize) -> PromptBook:
+    """The prompts of a scenario, by the server's tokeniser. Raises WorkloadError when they don't suffice."""
+    workload = scenario.workload
+    needed = sum(block.count for block in plan_blocks(scenario).values())
+    if workload.file is not None:
+        lines = await _from_file(workload, tokenize)
+        _check_enough(len(lines), needed, f"{workload.file} holds {len(lines)} prompts")
+        return ListBook(lines)
+    ids: list[int] = []
+    for document in corpus(workload.prompts):
+        for start in range(0, len(document), _CHUNK):
+            ids += await tokenize(document[start : start + _CHUNK])
+    book = CorpusBook(workload, ids)
+    if workload.prompts != "random":
+        _check_enough(book.distinct, needed, f"the {workload.prompts} corpus yields {book.distinct} distinct prompts")
+    if not workload.chat:
         return book
+    items = [book.item(position) for position in range(needed)]
+    texts = [await detokenize(item.prompt.ids) for item in items]
+    return ListBook(
+        [
+            Item(Prompt(item.prompt.tokens, text=text), item.output_tokens)
+            for item, text in zip(items, texts, strict=True)
+        ]
+    )
 
-    async def _as_text(self, needed: int, detokenize: Detokenize) -> list[Item]:
-        items = []
-        for position in range(needed):
-            item = self.item(position)
-            text = await detokenize(item.prompt.ids)
-            items.append(Item(Prompt(item.prompt.tokens, text=text), item.output_tokens))
-        return items
 
-    def items(self, block: Block) -> list[Item]:
-        return [self.item(position) for position in range(block.first, block.first + block.count)]
+def _check_enough(available: int, needed: int, what: str) -> None:
+    if needed > available:
+        raise WorkloadError(
+            f"{what}, the scenario needs {needed} (warm-up included; none is used twice in a launch)",
+            "Lower requests_per_slot, passes or the concurrencies, or give more prompts.",
+        )
+
+
+class ListBook:
+    """Prompts that are there as they are."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = items
 
     def item(self, position: int) -> Item:
-        if self._lines:
-            return self._lines[position]
+        return self._items[position]
+
+
+class CorpusBook:
+    """Prompts cut from a tokenised corpus: each begins where no other does. Made on demand."""
+
+    def __init__(self, workload: Workload, ids: Sequence[int]) -> None:
+        self._workload, self._ids = workload, ids
+        self._starts = _distinct_starts(ids)
+        random.Random(workload.seed).shuffle(self._starts)
+        self._vocabulary = sorted(set(ids)) if workload.prompts == "random" else []
+
+    @property
+    def distinct(self) -> int:
+        """How many prompts there are that share no beginning."""
+        return len(self._starts)
+
+    def item(self, position: int) -> Item:
         draw = random.Random(f"{self._workload.seed}/{position}")
         assert self._workload.input_tokens is not None, "checked by Workload"
         length = _length(self._workload.input_tokens, draw)
