@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+from pathlib import Path
 from typing import Any
 
 from dashboards.charts import panels
 from harness.report import Report, build
-from harness.store import StoredRun
+from harness.store import StoredRun, write_atomically
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0; --paper: #fff; --bad: #b3261e;
@@ -49,17 +50,15 @@ draw();
 """
 
 
-def render(run: StoredRun) -> str:
+def render(run: StoredRun, cache_dir: Path) -> str:
     """The page as HTML. Raises ImportError where altair or vl-convert is missing."""
-    import vl_convert
-
     report = build(run)
     charts = panels(report.lines)
     figures = "".join(
         f'<figure><figcaption>{_text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
         for n, (title, _) in enumerate(charts)
     )
-    bundle = vl_convert.javascript_bundle(None, vl_version=_vega_lite_version(charts))  # type: ignore[arg-type]
+    bundle = vega_bundle(_vega_lite_version(charts), cache_dir)
     specs = _script_json([spec for _, spec in charts])
     title = f"{run.scenario.name} – mtpbench"
     return (
@@ -75,6 +74,18 @@ def render(run: StoredRun) -> str:
         f"<h2>Scenario</h2><pre>{_text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>"
         f"<script>{bundle}</script><script>const specs = {specs};{_SCRIPT}</script></body></html>"
     )
+
+
+def vega_bundle(version: str, cache_dir: Path) -> str:
+    """Vega, Vega-Lite and vega-embed as one script. Bundling takes four seconds, so it is kept."""
+    import vl_convert
+
+    path = cache_dir / f"vega-lite-{version}-{vl_convert.__version__}.js"
+    if not path.exists():
+        bundle = vl_convert.javascript_bundle(None, vl_version=version)  # type: ignore[arg-type]
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, bundle.encode())
+    return path.read_text(encoding="utf-8")
 
 
 def _vega_lite_version(charts: list[tuple[str, dict[str, Any]]]) -> str:

@@ -176,7 +176,7 @@ def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
     except ImportError as error:
         err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
         return None
-    return store.write_text("report.html", render(stored))
+    return store.write_text("report.html", render(stored, _default_cache()))
 
 
 @app.command()

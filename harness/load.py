@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -251,7 +253,16 @@ _board: Board | None = None
 def _init_process(board: Board) -> None:
     global _board
     _board = board
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
+
+
+def _end_with_parent() -> None:
+    """A killed harness must leave no load behind."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs only in a load process"
+    parent.join()
+    os._exit(1)
 
 
 def run_shard(

@@ -8,7 +8,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from harness.units import DURATION_PATTERN, RATE_PATTERN, parse_duration, parse_rate
 
-
 # Validation context of a file that a person wrote: there, a number needs its unit. Stored runs hold seconds.
 FROM_FILE = {"units": "required"}
 

@@ -1,0 +1,33 @@
+# `make demo` and `make test` need Python 3.10 or newer and make; they install what they use into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.demo
+	$(BIN)/mtpbench run scenarios/quickstart.yaml
+
+test: .venv/.test lint
+	$(BIN)/python -m pytest -q -n 2 -m "not serial"
+	$(BIN)/python -m pytest -q -m serial
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q -e '.[embedded]'
+	touch $@
+
+.venv/.test: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q -e '.[test]'
+	touch $@

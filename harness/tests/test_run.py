@@ -1,0 +1,332 @@
+"""Whole runs through the command line, on the scripted server: what works, what fails, what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from conftest import SCENARIO
+
+from harness.metrics import PassView, distribution
+from harness.model import RequestStatus
+from harness.report import build
+from harness.server import free_port
+from harness.store import StoredRun, load_run
+
+
+def mtpbench(*args: object, cwd: Path, check: int | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *map(str, args)],
+        cwd=cwd, capture_output=True, text=True, timeout=100, env={**os.environ, **env},
+    )  # fmt: skip
+    if check is not None:
+        assert done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+def write(folder: Path, text: str = SCENARIO) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(text)
+    return path
+
+
+def only_run(folder: Path) -> Path:
+    [path] = [p for p in (folder / "runs").iterdir() if p.name != "rows"]
+    return path
+
+
+def run(folder: Path, text: str = SCENARIO, *args: str, check: int = 0) -> tuple[StoredRun, str]:
+    done = mtpbench("run", write(folder, text), *args, cwd=folder, check=check)
+    return load_run(only_run(folder)), done.stdout + done.stderr
+
+
+def children_of(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def start(folder: Path, text: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness", "run", str(write(folder, text))],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def wait_for_pass(folder: Path, count: int = 1) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(list(folder.glob("runs/*/passes/*.json"))) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no pass was saved")
+
+
+def test_a_run_from_scenario_to_report(tmp_path: Path) -> None:
+    stored, output = run(tmp_path)
+    assert len(stored.passes) == 4
+    assert {p.record.key.arm for p in stored.passes} == {"plain", "drafts"}
+    # The script: 20 ms, then chunks every 5 ms of one token (plain) or four (drafts).
+    for one in stored.passes:
+        tpot = distribution("tpot", PassView.of(one)).percentiles[50]
+        accepted = distribution("accept_length", PassView.of(one)).mean
+        if one.record.key.arm == "plain":
+            assert 0.005 <= tpot < 0.015  # type: ignore[operator]
+            assert accepted is None
+        else:
+            assert 0.005 / 4 <= tpot < 0.015 / 4  # type: ignore[operator]
+            assert accepted == pytest.approx(15 / 4)  # 15 tokens after the first in chunks of 4, 4, 4 and 3
+    assert "SCRIPTED" in output
+    assert "TP1 TPOT: drafts is better than plain at every level measured." in output
+    assert stored.environment["host"]
+    assert stored.launches[0].command[1:3] == ("-m", "harness.engines.scripted_server")
+    assert stored.launches[0].packages["python"]
+    frame = pd.read_parquet(tmp_path / "runs" / "rows")
+    assert len(frame) == 4
+    assert set(frame["arm"]) == {"plain", "drafts"}
+    assert (frame["ok"] == 8).all()
+    page = (only_run(tmp_path) / "report.html").read_text()
+    assert "vegaEmbed" in page
+    assert not re.search(r'<(script|link|img)[^>]* (src|href)="(?!data:)', page)
+
+    # Same prompts in both arms, and never the same in two passes.
+    by_pass = {p.record.key.slug: [r.prompt_tokens for r in p.requests] for p in stored.passes}
+    assert all(lengths == [32] * 8 for lengths in by_pass.values())
+
+    json_report = json.loads(mtpbench("report", stored.path, "--format", "json", cwd=tmp_path, check=0).stdout)
+    assert json_report["valid"] is True
+    assert len(json_report["lines"]) == 4
+    markdown = mtpbench("report", stored.path, "--format", "markdown", cwd=tmp_path, check=0).stdout
+    assert markdown.startswith("**OK: all 32 requests succeeded in 4 passes**")
+    assert mtpbench("report", stored.path, cwd=tmp_path, check=0).stdout.count("drafts") >= 2
+    assert mtpbench("report", stored.path, "--format", "pdf", cwd=tmp_path, check=2).stderr.count("markdown")
+    assert mtpbench("report", tmp_path, cwd=tmp_path, check=2).stderr.count("run.json")
+
+
+def test_failed_requests_stand_on_the_first_line(tmp_path: Path) -> None:
+    """Case 12, second half: the failure comes before any number."""
+    text = SCENARIO.replace("step: 5ms", "step: 5ms\n  faults: [{kind: error_after, requests: [5], at: 3}]")
+    stored, output = run(tmp_path, text, check=2)
+    first = build(stored).headline
+    assert first == "INVALID: 2 of 32 requests failed; only the others are counted"
+    assert output.index(first) < output.index("in flight")
+    bad = [r for p in stored.passes for r in p.requests if not r.ok]
+    assert {r.status for r in bad} == {RequestStatus.STREAM_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "words"),
+    [
+        ("cached_tokens: 30", "cached_tokens", "found up to 30 prompt tokens in a cache"),
+        ("faults: [{kind: repeat}]", "repeated_output", "repeat a few tokens"),
+        ("prompt_tokens_off_by: 1", "prompt_length", "another length than asked: 33 for 32"),
+    ],
+)
+def test_surprises_are_flagged(tmp_path: Path, key: str, code: str, words: str) -> None:
+    """Cases 7, 11 and 13."""
+    text = SCENARIO.replace("step: 5ms", f"step: 2ms\n  {key}").replace("output_tokens: 16", "output_tokens: 40")
+    stored, output = run(tmp_path, text, check=0 if code == "prompt_length" else 2)
+    found = {finding.code for p in stored.passes for finding in p.record.findings}
+    assert code in found
+    assert words in " ".join(output.split())
+
+
+def test_drafts_that_are_never_accepted_make_the_run_invalid(tmp_path: Path) -> None:
+    text = SCENARIO.replace("chunk_tokens: [4], speculative: true", "speculative: true")
+    _, output = run(tmp_path, text, check=2)
+    assert "speculation is on and not one drafted token was accepted" in output
+
+
+def test_dead_server_costs_its_own_launch_only(tmp_path: Path) -> None:
+    """Case 10: the first arm's server dies in its second pass; the second arm is measured all the same."""
+    text = SCENARIO.replace("plain: {}", "plain: {faults: [{kind: exit, requests: [14], at: 2}]}")
+    stored, output = run(tmp_path, text, check=2)
+    assert [p.record.key.slug[:10] for p in stored.passes] == ["00-plain-t", "00-drafts-", "00-drafts-"]
+    assert "INCOMPLETE: 3 of 4 passes are complete" in output
+    assert "the server ended in the middle of the run (exit status 3)" in output
+    [failed] = stored.failed
+    assert failed.key.level.concurrency == 2
+    assert "exit status 3" in failed.status
+    lines = (only_run(tmp_path) / "passes" / "failed").glob("*.requests.jsonl.gz")
+    assert list(lines)
+
+    # Resuming starts a second server for that launch, which dies at another place of its own script.
+    again = mtpbench("run", "--resume", only_run(tmp_path), cwd=tmp_path)
+    assert "[1/2] plain" in again.stdout
+    assert "[2/2]" not in again.stdout
+    assert load_run(only_run(tmp_path)).launches[-1].server_start in (0, 1)
+
+
+def test_stalled_server_is_noticed(tmp_path: Path) -> None:
+    text = SCENARIO.replace(
+        "step: 5ms", "step: 5ms\n  stall_timeout: 2s\n  faults: [{kind: stall, requests: [4], at: 2}]"
+    )
+    began = time.monotonic()
+    stored, output = run(tmp_path, text, "--fail-fast", check=2)
+    assert time.monotonic() - began < 30
+    assert re.search(r"nothing arrived for 2\.\d s while 1 of 1 requests were decoding", output)
+    assert "stall_timeout" in output
+    assert stored.failed[0].key.arm == "plain"
+    assert len(stored.launches) == 1  # --fail-fast
+
+
+SLOW = SCENARIO.replace("step: 5ms", "step: 60ms").replace("concurrency: [1, 2]", "concurrency: [1, 2, 3]")
+
+
+def test_ctrl_c_ends_servers_and_resume_finishes(tmp_path: Path) -> None:
+    running = start(tmp_path, SLOW)
+    wait_for_pass(tmp_path)
+    family = children_of(running.pid)
+    running.send_signal(signal.SIGINT)
+    output, _ = running.communicate(timeout=40)
+    assert running.returncode == 130, output
+    assert "interrupted; finished passes are saved" in output
+    assert f"mtpbench run --resume runs/{only_run(tmp_path).name}" in output
+    assert not [pid for pid in family if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    before = {p.record.key: p.record.started_at for p in load_run(only_run(tmp_path)).passes}
+    assert 1 <= len(before) < 6
+
+    done = mtpbench("run", "--resume", only_run(tmp_path), cwd=tmp_path, check=0)
+    assert "OK: all" in done.stdout
+    after = load_run(only_run(tmp_path)).passes
+    assert len(after) == 6
+    assert {p.record.key: p.record.started_at for p in after}.items() >= before.items()  # kept, not measured again
+
+
+def test_resume_refuses_another_environment(tmp_path: Path) -> None:
+    run(tmp_path)
+    refused = mtpbench("run", "--resume", only_run(tmp_path), cwd=tmp_path, check=2, MTPBENCH_HOST="elsewhere")
+    assert "no longer the environment in which the run began" in refused.stderr
+    assert "host:" in refused.stderr
+
+
+def test_killed_client_loses_at_most_the_pass_in_flight(tmp_path: Path) -> None:
+    running = start(tmp_path, SLOW)
+    wait_for_pass(tmp_path)
+    family = children_of(running.pid)
+    running.kill()
+    running.communicate()
+    deadline = time.monotonic() + 15
+    while any(psutil.pid_exists(pid) for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(psutil.pid_exists(pid) for pid in family)  # neither servers nor load processes are left
+    stored = load_run(only_run(tmp_path))
+    assert len(stored.passes) >= 1
+    assert all(r.ok for p in stored.passes for r in p.requests)
+    assert build(stored).headline.startswith("INCOMPLETE")
+
+
+def test_killed_load_process_is_a_clear_error(tmp_path: Path) -> None:
+    running = start(tmp_path, SLOW)
+    wait_for_pass(tmp_path)
+    loaders = [
+        child
+        for child in psutil.Process(running.pid).children()
+        if "multiprocessing.spawn" in " ".join(child.cmdline())
+    ]
+    assert loaders
+    loaders[0].kill()
+    output, _ = running.communicate(timeout=40)
+    assert running.returncode == 2
+    assert "a load-generating process was killed in the middle of a pass" in output
+    assert "--resume" in output
+    assert load_run(only_run(tmp_path)).passes
+
+
+def test_full_disk_is_a_clear_error(tmp_path: Path) -> None:
+    """A limit on file size stands for a full disk: the second pass no longer fits, the first is readable."""
+    text = SCENARIO.replace("concurrency: [1, 2]", "concurrency: [1, 30]").replace(
+        "output_tokens: 16", "output_tokens: 64"
+    )
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (12000, 12000));"
+        "from harness.cli import main; sys.argv = ['mtpbench', 'run', 'scenario.yaml']; main()"
+    )
+    write(tmp_path, text)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "no space left while writing" in done.stderr
+    assert "Passes saved before are complete and readable" in done.stderr
+    stored = load_run(only_run(tmp_path))
+    assert [p.record.key.level.concurrency for p in stored.passes] == [1]
+    assert not list(only_run(tmp_path).rglob("*.partial"))
+
+
+def test_open_loop(tmp_path: Path) -> None:
+    text = SCENARIO.replace("concurrency: [1, 2]", "rates: [40/s]").replace("min_requests: 8", "min_requests: 60")
+    stored, output = run(tmp_path, text.replace("  requests_per_slot: 4\n", ""))
+    assert "40/s" in output
+    one = stored.passes[0]
+    assert len(one.requests) == 60
+    gaps = one.requests[-1].t_send - one.requests[0].t_send
+    assert 60 / 40 * 0.5 < gaps < 60 / 40 * 2
+    late = [r.t_send - r.t_scheduled for r in one.requests]
+    assert sorted(late)[30] < 0.02
+
+
+def test_attach(tmp_path: Path) -> None:
+    port = free_port()
+    script = json.dumps({"engine": "scripted", "ttft": 0.01, "step": 0.002})
+    command = [sys.executable, "-m", "harness.engines.scripted_server", "--port", str(port)]
+    server = subprocess.Popen([*command, "--identity", "theirs", "--script", script])
+    try:
+        text = SCENARIO.split("server:")[0]
+        text += f"server: {{engine: attach, url: 'http://127.0.0.1:{port}', api: llamacpp}}\n"
+        text += "arms: {theirs: {}}\n" + SCENARIO[SCENARIO.index("workload:") :]
+        time.sleep(2)
+        stored, output = run(tmp_path, text)
+        assert "attached" in output
+        assert len(stored.passes) == 2
+        assert stored.launches[0].command == ()
+        assert server.poll() is None  # never stopped
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_attach_to_nothing(tmp_path: Path) -> None:
+    text = SCENARIO.split("server:")[0] + "server: {engine: attach, url: 'http://127.0.0.1:9'}\n"
+    text += "arms: {theirs: {}}\n" + SCENARIO[SCENARIO.index("workload:") :]
+    done = mtpbench("run", write(tmp_path, text), cwd=tmp_path, check=2)
+    assert "http://127.0.0.1:9" in done.stdout + done.stderr
+
+
+def test_dry_run_starts_nothing(tmp_path: Path) -> None:
+    done = mtpbench("run", write(tmp_path), "--dry-run", cwd=tmp_path, check=0)
+    assert "harness.engines.scripted_server" in done.stdout
+    assert "concurrency 2: 2 warm-up, 8 measured requests" in done.stdout
+    assert "19 requests a launch, 38 in all" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run"], "give either a scenario file or --resume RUN"),
+        (["run", "absent.yaml"], "absent.yaml: can't be read"),
+        (["run", "--resume", "nowhere"], "can't be read"),
+        (["validate", "absent.yaml"], "absent.yaml"),
+        (["list", "nowhere"], "no *.yaml in nowhere"),
+        (["report", "nowhere"], "can't be read"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(tmp_path: Path, args: list[str], words: str) -> None:
+    done = mtpbench(*args, cwd=tmp_path, check=2)
+    assert words in done.stderr
+    assert "next:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_teaches() -> None:
+    done = mtpbench("--help", cwd=Path.cwd(), check=0)
+    for verb in ("run", "report", "validate", "list", "schema", "selftest"):
+        assert verb in done.stdout
+    assert "scenarios/quickstart.yaml" in done.stdout
