@@ -79,7 +79,7 @@ def _over_load(lines: Sequence[Line], panel: Panel) -> alt.LayerChart | alt.Face
         alt.Tooltip("load:Q", title="load"),
         alt.Tooltip(f"{panel.name}:Q", title=panel.unit, format=".4~g"),
     ]
-    base = alt.Chart(data).encode(x=x, color=_colour(data))
+    base = alt.Chart(data).encode(x=x, color=_colour(lines))
     line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(y=y, tooltip=tooltip)
     spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
         y=alt.Y(f"{panel.name}_low:Q", title=panel.unit), y2=f"{panel.name}_high:Q"
@@ -94,7 +94,7 @@ def _frontier(lines: Sequence[Line]) -> alt.LayerChart | alt.FacetChart:
     x = alt.X("interactivity:Q", title="interactivity (1 / median TPOT), tokens/s for one user")
     y = alt.Y(f"{name}:Q", title="tokens/s a GPU" if per_gpu else "tokens/s")
     order = alt.Order("load:Q")
-    base = alt.Chart(data).encode(x=x, y=y, color=_colour(data))
+    base = alt.Chart(data).encode(x=x, y=y, color=_colour(lines))
     line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(
         order=order,
         tooltip=[
@@ -108,7 +108,8 @@ def _frontier(lines: Sequence[Line]) -> alt.LayerChart | alt.FacetChart:
     return alt.layer(line, labels).properties(width="container", height=280)
 
 
-def _colour(data: pd.DataFrame) -> alt.Color:
-    series = list(dict.fromkeys(data["series"]))
+def _colour(lines: Sequence[Line]) -> alt.Color:
+    """The same colour for an arm in every chart, also where another arm has no value."""
+    series = list(dict.fromkeys(frame(lines, [])["series"]))
     scale = alt.Scale(domain=series, range=[_COLOURS[n % len(_COLOURS)] for n in range(len(series))])
     return alt.Color("series:N", title=None, scale=scale, legend=alt.Legend(orient="top"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ h1 { font-size: 1.35rem; margin: .5rem 0 } h2 { font-size: 1.05rem; margin: 2rem
 .charts { display: grid; gap: 1.25rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)) }
 figure { margin: 0; padding: .75rem; border: 1px solid var(--line); border-radius: 8px; min-width: 0;
   background: var(--panel) }
+figure:last-child:nth-child(odd) { grid-column: 1 / -1 }
 figcaption { font-weight: 600; margin-bottom: .25rem } .chart { width: 100% }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
@@ -80,7 +82,7 @@ def vega_bundle(version: str, cache_dir: Path) -> str:
     """Vega, Vega-Lite and vega-embed as one script. Bundling takes four seconds, so it is kept."""
     import vl_convert
 
-    path = cache_dir / f"vega-lite-{version}-{vl_convert.__version__}.js"
+    path = cache_dir / f"vega-lite-{version}-{metadata.version('vl-convert-python')}.js"
     if not path.exists():
         bundle = vl_convert.javascript_bundle(None, vl_version=version)  # type: ignore[arg-type]
         cache_dir.mkdir(parents=True, exist_ok=True)

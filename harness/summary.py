@@ -15,6 +15,10 @@ from harness.model import Finding, LoadLevel
 from harness.scenario import Scenario
 from harness.store import StoredRun
 
+# Less than this between two arms is called equal: without statistics, small differences are not results.
+TIE = 0.02
+_EQUAL = f"about equal (within {100 * TIE:.0f} %)"
+
 
 @dataclass(frozen=True)
 class Value:
@@ -112,26 +116,29 @@ def _line(arm: str, tp: int, level: LoadLevel, views: list[PassView], scenario: 
 
 
 def crossing(lines: list[Line], scenario: Scenario, arm: str, tp: int, name: str, higher: bool) -> str:
-    """Where `arm` wins and loses against the baseline in one metric, as a sentence."""
+    """Where `arm` wins and loses against the baseline in one metric, as a sentence without its subject."""
     base = {line.level: line for line in lines if line.arm == scenario.baseline_arm and line.tp == tp}
-    ratios: list[tuple[LoadLevel, float]] = []
+    kinds: dict[str, list[LoadLevel]] = {"better": [], "worse": [], _EQUAL: []}
     for line in lines:
         mine, other = line.get(name), base[line.level].get(name) if line.level in base else None
         if line.arm == arm and line.tp == tp and mine and other:
-            ratios.append((line.level, mine / other))
-    if not ratios:
+            gain = mine / other if higher else other / mine
+            kind = "better" if gain > 1 + TIE else "worse" if gain < 1 / (1 + TIE) else _EQUAL
+            kinds[kind].append(line.level)
+    if not any(kinds.values()):
         return f"not comparable with {scenario.baseline_arm}: no level has both"
-    wins = [level for level, ratio in ratios if (ratio > 1) == higher]
-    if len(wins) == len(ratios):
-        return f"better than {scenario.baseline_arm} at every level measured"
-    if not wins:
-        return f"worse than {scenario.baseline_arm} at every level measured"
-    losses = [level for level, _ in ratios if level not in wins]
-    first_loss = min(losses, key=lambda level: level.value)
-    if max(wins, key=lambda level: level.value).value < first_loss.value:
-        last_win = max(wins, key=lambda level: level.value)
-        return f"better than {scenario.baseline_arm} up to {last_win.label}, worse from {first_loss.label} on"
-    return (
-        f"better than {scenario.baseline_arm} at {', '.join(level.label for level in wins)}, "
-        f"worse at {', '.join(level.label for level in losses)}"
-    )
+    every = sorted((level for levels in kinds.values() for level in levels), key=lambda level: level.value)
+    parts = [f"{kind} {_where(levels, every)}" for kind, levels in kinds.items() if levels]
+    return f"{', '.join(parts)} (against {scenario.baseline_arm})"
+
+
+def _where(levels: list[LoadLevel], every: list[LoadLevel]) -> str:
+    """`at every level measured`, `up to 2`, `from 8 on` or `at 1, 4`."""
+    labels = [level.label for level in sorted(levels, key=lambda level: level.value)]
+    if len(levels) == len(every):
+        return "at every level measured"
+    if len(levels) > 1 and set(levels) == set(every[: len(levels)]):
+        return f"up to {labels[-1]}"
+    if set(levels) == set(every[-len(levels) :]):
+        return f"from {labels[0]} on"
+    return f"at {', '.join(labels)}"

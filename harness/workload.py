@@ -25,6 +25,7 @@ Detokenize = Callable[[Sequence[int]], Awaitable[str]]
 
 # Two prompts that differ within their first HEAD tokens share no page of any size that SGLang uses by default.
 HEAD = 16
+_DRAWS_A_PROMPT = 50
 _CHUNK = 60_000  # characters a tokeniser request
 
 
@@ -91,9 +92,7 @@ async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokeni
     for document in corpus(workload.prompts):
         for start in range(0, len(document), _CHUNK):
             ids += await tokenize(document[start : start + _CHUNK])
-    book = CorpusBook(workload, ids)
-    if workload.prompts != "random":
-        _check_enough(book.distinct, needed, f"the {workload.prompts} corpus yields {book.distinct} distinct prompts")
+    book = CorpusBook(workload, ids, needed)
     if not workload.chat:
         return book
     items = [book.item(position) for position in range(needed)]
@@ -127,16 +126,17 @@ class ListBook:
 class CorpusBook:
     """Prompts cut from a tokenised corpus: each begins where no other does. Made on demand."""
 
-    def __init__(self, workload: Workload, ids: Sequence[int]) -> None:
+    def __init__(self, workload: Workload, ids: Sequence[int], needed: int) -> None:
         self._workload, self._ids = workload, ids
-        self._starts = _distinct_starts(ids)
-        random.Random(workload.seed).shuffle(self._starts)
-        self._vocabulary = sorted(set(ids)) if workload.prompts == "random" else []
-
-    @property
-    def distinct(self) -> int:
-        """How many prompts there are that share no beginning."""
-        return len(self._starts)
+        self._vocabulary: list[int] = []
+        self._starts: list[int] = []
+        if workload.prompts == "random":
+            self._vocabulary = sorted(set(ids))
+        else:
+            self._starts = _distinct_starts(ids, needed, random.Random(workload.seed))
+            _check_enough(
+                len(self._starts), needed, f"the {workload.prompts} corpus yields {len(self._starts)} distinct prompts"
+            )
 
     def item(self, position: int) -> Item:
         draw = random.Random(f"{self._workload.seed}/{position}")
@@ -161,11 +161,14 @@ def _length(length: int | TokenRange, draw: random.Random) -> int:
     return draw.randint(length.min, length.max) if isinstance(length, TokenRange) else length
 
 
-def _distinct_starts(ids: Sequence[int]) -> list[int]:
-    """Positions whose next HEAD tokens occur nowhere earlier in the corpus."""
+def _distinct_starts(ids: Sequence[int], needed: int, draw: random.Random) -> list[int]:
+    """Random positions with different next HEAD tokens; fewer than `needed` where a corpus is too small."""
     seen: set[tuple[int, ...]] = set()
-    starts = []
-    for start in range(len(ids) - HEAD + 1):
+    starts: list[int] = []
+    for _ in range(_DRAWS_A_PROMPT * needed):
+        if len(starts) == needed or len(ids) < HEAD:
+            break
+        start = draw.randrange(len(ids) - HEAD + 1)
         head = tuple(ids[start : start + HEAD])
         if head not in seen:
             seen.add(head)
