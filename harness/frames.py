@@ -23,7 +23,19 @@ def rows(run: StoredRun) -> pd.DataFrame:
     frame.insert(0, "run", run.id)
     frame.insert(1, "scenario", run.scenario.name)
     frame.insert(2, "host", str(run.environment.get("host", "")))
+    # Types by name, not by content: a column without values must have the same type in every run's file.
+    for column in frame.columns:
+        if column in _TEXT:
+            frame[column] = frame[column].astype("string")
+        elif column in _COUNTS or column.endswith("_n"):
+            frame[column] = frame[column].astype("Int64")
+        else:
+            frame[column] = frame[column].astype("float64")
     return frame
+
+
+_TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings"}
+_COUNTS = {"launch", "server_start", "tp", "concurrency", "pass", "requests", "ok", "counted"}
 
 
 def parquet(run: StoredRun) -> bytes:

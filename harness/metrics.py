@@ -35,6 +35,11 @@ MIN_TAIL_SAMPLES = 5
 PERCENTILES = (50, 90, 95, 99)
 
 
+def samples_needed(percentile: int) -> int:
+    """How many samples a percentile needs to be shown; one for the median."""
+    return 1 if percentile == 50 else -(-100 * MIN_TAIL_SAMPLES // (100 - percentile))
+
+
 @dataclass(frozen=True)
 class Slo:
     """A service-level objective, in seconds; None is no demand."""
@@ -309,10 +314,7 @@ class Distribution:
         return cls(
             n,
             float(np.mean(samples)),
-            {
-                p: float(value) if p == 50 or n * (100 - p) >= 100 * MIN_TAIL_SAMPLES else None
-                for p, value in zip(PERCENTILES, values, strict=True)
-            },
+            {p: float(value) if n >= samples_needed(p) else None for p, value in zip(PERCENTILES, values, strict=True)},
         )
 
 
@@ -340,7 +342,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "ok": sum(r.ok for r in view.requests),
         "counted": len(view.counted),
         "client_lag_p99_s": record.client_lag_p99,
-        "findings": [finding.code for finding in record.findings],
+        "findings": ",".join(finding.code for finding in record.findings),
     }
     for pass_metric in PASS_METRICS.values():
         row[pass_metric.name] = pass_metric.formula(view)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from harness.engines.registry import ENGINES, AnySettings
-from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo
+from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo, samples_needed
 from harness.model import LoadLevel
 from harness.settings import Count, Duration, Name, Rate, Strict, merge
 
@@ -130,6 +130,12 @@ class Arrival(Strict):
             return self.min_requests
         return max(self.min_requests, self.requests_per_slot * level.concurrency)
 
+    def steady_requests(self, level: LoadLevel) -> int:
+        """About how many requests of a pass lie in the steady state: all but the first and the last round."""
+        if level.open_loop:
+            return self.requests(level)
+        return max(0, self.requests(level) - 2 * level.concurrency + 1)
+
     def warmups(self, level: LoadLevel) -> int:
         return self.warmup_per_slot * max(1, level.concurrency)
 
@@ -155,6 +161,9 @@ class Primary(Strict):
 
     level: Annotated[float, Field(gt=0)]
     """A concurrency, or a rate in requests a second, of `arrival`."""
+
+    percentile: Literal[50, 90, 95, 99] = 50
+    """Of the metric over requests; a tail needs requests enough to be known."""
 
     @model_validator(mode="after")
     def _known(self) -> Primary:
@@ -263,6 +272,17 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
     if scenario.primary and scenario.primary.level not in levels:
         allowed = ", ".join(f"{level:g}" for level in levels)
         found.append((("primary", "level"), f"{scenario.primary.level:g} is not in `arrival`: {allowed}"))
+    elif scenario.primary:
+        [level] = [level for level in scenario.arrival.levels() if level.value == scenario.primary.level]
+        needed, expected = samples_needed(scenario.primary.percentile), scenario.arrival.steady_requests(level)
+        if expected < needed:
+            found.append(
+                (
+                    ("primary", "percentile"),
+                    f"p{scenario.primary.percentile} needs {needed} requests in the steady state, "
+                    f"a pass at {level.label} has about {expected}: raise requests_per_slot or min_requests",
+                )
+            )
     for arm in scenario.resolved_arms():
         engine = ENGINES[arm.server.engine]
         for key, message in engine.problems(arm.server):
@@ -298,6 +318,11 @@ def warnings(scenario: Scenario) -> list[str]:
                 f"random tokens with speculation on ({', '.join(drafting)}): acceptance on them means little. "
                 "Use `prompts: prose` or `code`."
             )
+    few = [level.label for level in scenario.arrival.levels() if scenario.arrival.steady_requests(level) < 5]
+    if few:
+        out.append(
+            f"fewer than 5 requests lie in the steady state at {', '.join(few)}. Raise requests_per_slot."
+        )
     if scenario.launches == 1:
         out.append(
             "one launch an arm: differences can't be told from launch-to-launch spread. "

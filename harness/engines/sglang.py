@@ -249,6 +249,8 @@ class Sglang:
                 argv += [f"--{flag}", _PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(value))]
         devices = "HIP_VISIBLE_DEVICES" if settings.gpu_vendor == "amd" else "CUDA_VISIBLE_DEVICES"
         env[devices] = ",".join(map(str, context.gpus))
+        if settings.gpu_vendor == "nvidia":
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which NVML numbers them for telemetry
         command = Command(tuple(argv), env)
         if settings.container:
             command = in_container(command, settings.container, settings.gpu_vendor, context.identity, context.gpus)

@@ -103,6 +103,11 @@ def test_round_trip_through_json() -> None:
         ("arrival:", "tp: [2]\narrival:", "tp: the engine scripted runs at TP1 only"),
         ("arrival:", "primary: {metric: tpot, level: 3}\narrival:", "primary.level: 3 is not in `arrival`: 1, 2"),
         ("arrival:", "primary: {metric: tpott, level: 1}\narrival:", "'tpott' is no metric; known: ttft, tpot"),
+        (
+            "arrival:",
+            "primary: {metric: ttft, level: 2, percentile: 99}\narrival:",
+            "primary.percentile: p99 needs 500 requests in the steady state, a pass at 2 has about 5",
+        ),
         ("  concurrency: [1, 2]\n", "", "give either `concurrency` (closed loop) or `rates`"),
         ("concurrency: [1, 2]", "rates: [0.5]", "0.5 is not a rate: write a number and a unit, such as 0.5/s"),
     ],
