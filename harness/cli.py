@@ -19,7 +19,8 @@ from harness import __version__, scenario_file
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
 from harness.errors import MtpbenchError, ResumeError, ScenarioError, ServerError
-from harness.experiment import Experiment, Options, Outcome
+from harness.experiment import Experiment, Outcome
+from harness.launching import Options
 from harness.report import RENDERERS, Report, build, to_rich
 from harness.scenario import Scenario, warnings
 from harness.store import RunStore, StoredRun, load_run
@@ -138,7 +139,7 @@ def _drive(experiment: Experiment) -> Outcome:
         def interrupt() -> None:
             nonlocal interrupted
             if interrupted:
-                for server in experiment.servers:
+                for server in experiment.launcher.alive:
                     server.kill()
                 os._exit(EXIT_INTERRUPTED)
             interrupted = True

@@ -287,6 +287,13 @@ PASS_METRICS: dict[str, PassMetric] = {
             lambda v: achieved_concurrency(v.requests, v.window) if v.window else None,
         ),
         PassMetric(
+            "server_accept_length",
+            "Accept length (server)",
+            "tokens/step",
+            True,
+            lambda v: v.source.record.server_accept_length,
+        ),
+        PassMetric(
             "peak_in_flight",
             "Peak in flight",
             "requests",

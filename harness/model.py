@@ -191,6 +191,7 @@ class PassRecord:
     warmup_requests: int = 0
     warmup_failures: int = 0
     client_lag_p99: float = 0.0
+    server_accept_length: float | None = None  # the server's own average since its start, if it has one
     counters: dict[str, float] = field(default_factory=dict)
     gpu: tuple[GpuSample, ...] = ()
     decode_log: tuple[dict[str, float], ...] = ()

@@ -320,9 +320,7 @@ def warnings(scenario: Scenario) -> list[str]:
             )
     few = [level.label for level in scenario.arrival.levels() if scenario.arrival.steady_requests(level) < 5]
     if few:
-        out.append(
-            f"fewer than 5 requests lie in the steady state at {', '.join(few)}. Raise requests_per_slot."
-        )
+        out.append(f"fewer than 5 requests lie in the steady state at {', '.join(few)}. Raise requests_per_slot.")
     if scenario.launches == 1:
         out.append(
             "one launch an arm: differences can't be told from launch-to-launch spread. "

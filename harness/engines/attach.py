@@ -86,6 +86,10 @@ class Attach:
         known = _known(settings)
         return await known.counters(settings, http) if known else {}
 
+    async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
+        known = _known(settings)
+        return await known.accept_length(settings, http) if known else None
+
     async def tokenize(self, settings: ServerSettings, http: ControlClient, text: str) -> list[int]:
         known = _known(settings)
         if known:

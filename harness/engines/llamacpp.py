@@ -145,6 +145,9 @@ class LlamaCpp:
         reply = await http.get("/metrics")
         return prometheus_counters(reply.text, _COUNTERS) if reply.ok else {}
 
+    async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
+        return None  # each request says it
+
     async def tokenize(self, settings: ServerSettings, http: ControlClient, text: str) -> list[int]:
         return await ask_tokens(http, {"content": text, "add_special": False})
 

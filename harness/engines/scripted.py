@@ -145,6 +145,9 @@ class Scripted:
         answer = (await http.get("/counters")).json()
         return dict(answer) if isinstance(answer, dict) else {}
 
+    async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
+        return None  # each request says it
+
     async def tokenize(self, settings: ServerSettings, http: ControlClient, text: str) -> list[int]:
         return await ask_tokens(http, {"content": text})
 

@@ -290,6 +290,9 @@ class Sglang:
         reply = await http.get("/metrics")
         return prometheus_counters(reply.text, _COUNTERS) if reply.ok else {}
 
+    async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
+        return mean_accept_length((await self._server_info(http)).get("internal_states"))
+
     async def tokenize(self, settings: ServerSettings, http: ControlClient, text: str) -> list[int]:
         return await ask_tokens(http, {"prompt": text, "add_special_tokens": False})
 

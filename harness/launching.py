@@ -1,0 +1,154 @@
+"""From a planned launch to a server that is up, described and saved; torn down when the block ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from harness.client import ControlClient
+from harness.engines.base import Engine, LaunchContext
+from harness.engines.command import Command
+from harness.engines.registry import ENGINES, AnySettings
+from harness.environment import image_digest, packages
+from harness.errors import ServerError
+from harness.model import LaunchRecord
+from harness.plan import LaunchPlan, launch_context
+from harness.scenario import Scenario
+from harness.server import ServerProcess, free_port, harmless, harmless_command
+from harness.store import RunStore, utc_now
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to a scenario."""
+
+    cache_dir: Path
+    gpus: tuple[int, ...] = ()
+    fail_fast: bool = False
+
+
+class LaunchUi(Protocol):
+    """Told how a launch goes."""
+
+    def preparing(self, what: str) -> None: ...
+    def launch_waiting(self, seconds: float, last_line: str) -> None: ...
+    def launch_ready(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A server that is up. `server` is None where it was running already; `model` is what requests name."""
+
+    plan: LaunchPlan
+    engine: Engine[AnySettings]
+    base_url: str
+    server: ServerProcess | None
+    http: ControlClient
+    model: str
+    record: LaunchRecord
+
+    @property
+    def settings(self) -> AnySettings:
+        return self.plan.arm.server
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One server start, before it happens. `number` counts the starts of the same launch."""
+
+    plan: LaunchPlan
+    engine: Engine[AnySettings]
+    context: LaunchContext
+    command: Command | None
+    number: int
+
+    @property
+    def settings(self) -> AnySettings:
+        return self.plan.arm.server
+
+    def record(self, status: str, log: Path) -> LaunchRecord:
+        return LaunchRecord(
+            slug=self.plan.slug,
+            launch=self.plan.launch,
+            arm=self.plan.arm.name,
+            tp=self.plan.tp,
+            server_start=self.number,
+            started_at=utc_now(),
+            command=harmless_command(self.command.argv) if self.command else (),
+            environment=harmless(self.command.env) if self.command else {},
+            status=status,
+            gpus=self.context.gpus,
+            log=log.name if self.command else "",
+        )
+
+
+class Launcher:
+    """Starts servers. `alive` lists those that run, for an emergency stop."""
+
+    def __init__(self, scenario: Scenario, store: RunStore, options: Options, ui: LaunchUi) -> None:
+        self._scenario, self._store, self._options, self._ui = scenario, store, options, ui
+        self.alive: list[ServerProcess] = []
+
+    @contextlib.asynccontextmanager
+    async def launched(self, plan: LaunchPlan) -> AsyncIterator[Launch]:
+        """A ready server. Raises ServerStartError; what is known of the failed start is saved."""
+        start = await self._prepare(plan)
+        base_url = start.engine.base_url(start.settings, start.context)
+        async with contextlib.AsyncExitStack() as stack:
+            http = await stack.enter_async_context(ControlClient(base_url))
+            server = None
+            if start.command is not None:
+                server = self._server(start, start.command, base_url)
+                self.alive.append(server)
+                stack.callback(self.alive.remove, server)
+                try:
+                    await stack.enter_async_context(server)
+                except ServerError as error:
+                    self._store.save_launch(start.record(str(error), server.log_path))
+                    raise
+            record = await self._describe(start, server, http)
+            self._ui.launch_ready(record.ready_seconds)
+            asked = getattr(start.settings, "model", None) if server is None else None
+            model = asked or await start.engine.identity(http) or "default"
+            yield Launch(plan, start.engine, base_url, server, http, model, record)
+
+    async def _prepare(self, plan: LaunchPlan) -> _Start:
+        engine, cache_dir = ENGINES[plan.arm.server.engine], self._options.cache_dir
+        self._ui.preparing(f"the {engine.name} engine")
+        await asyncio.to_thread(engine.prepare, plan.arm.server, cache_dir)
+        context = launch_context(self._scenario, plan, self._options.gpus, free_port(), cache_dir)
+        command = engine.command(plan.arm.server, context)
+        return _Start(plan, engine, context, command, self._store.server_starts(plan.slug))
+
+    def _server(self, start: _Start, command: Command, base_url: str) -> ServerProcess:
+        return ServerProcess(
+            command,
+            base_url=base_url,
+            port=start.context.port,
+            identity=start.context.identity,
+            identify=start.engine.identity,
+            health_path=start.engine.health_path,
+            log_path=self._store.log_path(start.plan.slug, start.number),
+            ready_timeout_s=start.settings.ready_timeout,
+            on_wait=self._ui.launch_waiting,
+        )
+
+    async def _describe(self, start: _Start, server: ServerProcess | None, http: ControlClient) -> LaunchRecord:
+        """Asks the ready server who it is, and saves the answer before anything is measured."""
+        found = await asyncio.to_thread(packages, start.engine.interpreter(start.settings, start.context))
+        container = getattr(start.settings, "container", None)
+        if container is not None:
+            digest = await asyncio.to_thread(image_digest, container.runtime, container.image)
+            found["image"] = f"{container.image} {digest or ''}".strip()
+        record = replace(
+            start.record("ready", self._store.log_path(start.plan.slug, start.number)),
+            described=await start.engine.describe(start.settings, http),
+            packages=found,
+            ready_seconds=server.ready_seconds if server else 0.0,
+        )
+        self._store.save_launch(record)
+        return record
