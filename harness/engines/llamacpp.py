@@ -56,7 +56,7 @@ class LlamaCppSettings(ServerSettings):
     """The embedded engine: llama.cpp on this CPU."""
 
     model: str = TINY_MODEL
-    """A .gguf file, or `tiny-qwen3.5-mtp`: a 46M-parameter random model made on first use."""
+    """A .gguf file, or `tiny-qwen3.5-mtp`: a 36M-parameter random model made on first use."""
 
     speculation: LlamaCppSpeculation | None = None
     """Absent or null: one token a step."""

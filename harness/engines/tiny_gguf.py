@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TinyConfig:
-    """Sizes. 46M parameters with these; every fourth layer is full attention, as in Qwen3.5."""
+    """Sizes. 36M parameters with these; every fourth layer is full attention, as in Qwen3.5."""
 
-    layers: int = 16
+    layers: int = 12
     hidden: int = 512
     ffn: int = 1024
     vocab: int = 2048
