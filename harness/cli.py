@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from rich.text import Text
 from harness import __version__, scenario_file
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
-from harness.errors import MtpbenchError, ResumeError, ScenarioError, ServerError
+from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
 from harness.experiment import Experiment, Outcome
 from harness.launching import Options
 from harness.report import RENDERERS, Report, build, to_rich
@@ -284,6 +285,35 @@ def client(
             cells = [f"{1e3 * value:.3f}" for value in errors.percentiles(name)]
             table.add_row(str(count), str(len(errors.ttft)), name.upper(), *cells)
     out.print(table)
+
+
+kernel_app = typer.Typer(no_args_is_help=True, help="The in-tree verify-attention kernel: needs the extra `kernel`.")
+app.add_typer(kernel_app, name="kernel")
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@kernel_app.command(context_settings=_PASS_ON)
+def inspect(context: typer.Context) -> None:
+    """Compile every configuration without a GPU; print registers, spills, LDS, matrix instructions (--arch gfx950)."""
+    _need_triton()
+    from kernel.offline import main as offline
+
+    raise typer.Exit(offline(context.args))
+
+
+@kernel_app.command(context_settings=_PASS_ON)
+def bench(context: typer.Context) -> None:
+    """Check, then time the kernel and what it is compared with, on this GPU (--shape targets --output FILE)."""
+    _need_triton()
+    from kernel.bench.__main__ import main as timed
+
+    raise typer.Exit(timed(context.args))
+
+
+def _need_triton() -> None:
+    for package in ("torch", "triton"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingPackageError(package, "The kernel", "kernel")
 
 
 @app.command()

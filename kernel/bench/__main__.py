@@ -1,0 +1,135 @@
+"""``python -m kernel.bench``: check, time, print and write JSON."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from kernel.bench.arms import ARMS, MAX_SETS_BY_ARM, ArmUnavailable
+from kernel.bench.inputs import Inputs, fp32_answer, make_inputs, sets_needed
+from kernel.bench.measure import capture, read_bandwidth, time_graph
+from kernel.bench.shapes import FAMILIES, QUERY_LENGTH, Shape
+from kernel.checks import device_arch
+from kernel.reference import relative_error
+
+JSON_VERSION = 1
+MAX_ERROR = 3e-3
+CHECKED_SEQUENCES = 4
+# Starting a graph takes microseconds of its own; over this many calls they do not show.
+MIN_CALLS = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the bench.
+
+    Returns:
+        0 if every arm that could run was accurate, 1 if one was not, 2 without a GPU.
+    """
+    parser = argparse.ArgumentParser(prog="kernel.bench", description=__doc__)
+    parser.add_argument("--shape", choices=sorted(FAMILIES), default="targets")
+    parser.add_argument("--arms", default="ours,generic,upstream,flashinfer,aiter")
+    parser.add_argument("--replays", type=int, default=20)
+    parser.add_argument("--output", type=Path, help="write JSON here")
+    chosen = parser.parse_args(arguments)
+    arms = chosen.arms.split(",")
+    unknown = sorted(set(arms) - set(ARMS))
+    if unknown:
+        parser.error(f"unknown arms {unknown}; there are {sorted(ARMS)}")
+    if not torch.cuda.is_available():
+        print("no GPU: nothing to time; run this on a machine with one", file=sys.stderr)
+        return 2
+    report = run(FAMILIES[chosen.shape], arms, chosen.replays)
+    if chosen.output:
+        chosen.output.write_text(json.dumps(report, indent=1) + "\n")
+    print(text(report))
+    return int(any(row["status"] == "inaccurate" for row in report["rows"]))
+
+
+def run(shapes: Sequence[Shape], arms: Sequence[str], replays: int) -> dict[str, Any]:
+    """Time ``arms`` on ``shapes``; arms alternate within a shape, on the same inputs."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(device)
+    rows = []
+    for shape in shapes:
+        inputs = make_inputs(shape, sets_needed(shape, properties.L2_cache_size), device)
+        answer = fp32_answer(inputs[0], min(CHECKED_SEQUENCES, len(shape.lengths)))
+        rows += [run_arm(arm, inputs, answer, replays) for arm in arms]
+        del inputs
+        torch.cuda.empty_cache()
+    return {
+        "version": JSON_VERSION,
+        "device": properties.name,
+        "arch": asdict(device_arch(device)),
+        "l2_bytes": properties.L2_cache_size,
+        "read_bytes_per_second": read_bandwidth(device),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "kernel_sha256": source_hash(),
+        "rows": rows,
+    }
+
+
+def run_arm(arm: str, inputs: Sequence[Inputs], answer: torch.Tensor, replays: int) -> dict[str, Any]:
+    """One row of the report: checked first, timed only if accurate."""
+    shape = inputs[0].shape
+    row: dict[str, Any] = {"arm": arm, "shape": shape.name, "kv_bytes": shape.kv_bytes}
+    inputs = inputs[: MAX_SETS_BY_ARM.get(arm, len(inputs))]
+    try:
+        calls = [ARMS[arm](each) for each in inputs]
+    except ArmUnavailable as missing:
+        return row | {"status": "unavailable", "reason": str(missing)}
+    inputs[0].out.fill_(math.nan)
+    calls[0]()
+    tokens = answer.shape[0]
+    error = relative_error(inputs[0].out[:tokens], answer)
+    written = bool(inputs[0].out.isfinite().all())
+    row |= {"relative_error": error, "sets": len(inputs), "query_tokens": QUERY_LENGTH}
+    if not (written and error <= MAX_ERROR):
+        return row | {"status": "inaccurate", "reason": f"error {error:.1e}, all set: {written}"}
+    calls *= -(-MIN_CALLS // len(calls))
+    timing = time_graph(capture(calls), len(calls), replays)
+    return row | {
+        "status": "timed",
+        "seconds": asdict(timing),
+        "kv_bytes_per_second": shape.kv_bytes / timing.median,
+    }
+
+
+def source_hash() -> str:
+    """SHA-256 over the package's Python files, so that a result names the code it timed."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def text(report: dict[str, Any]) -> str:
+    """The report as a table."""
+    ceiling = report["read_bytes_per_second"]
+    lines = [f"{report['device']}: reads {ceiling / 1e12:.2f} TB/s"]
+    for row in report["rows"]:
+        start = f"{row['shape']:16} {row['arm']:10} "
+        if row["status"] != "timed":
+            lines.append(f"{start} {row['status']}: {row['reason']}")
+            continue
+        rate = row["kv_bytes_per_second"]
+        lines.append(
+            f"{start} {row['seconds']['median'] * 1e6:9.1f} us {rate / 1e12:6.2f} TB/s "
+            f"{rate / ceiling:5.0%} error {row['relative_error']:.1e}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

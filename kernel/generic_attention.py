@@ -1,0 +1,164 @@
+"""Triton bodies of the generic arm: the baseline where AITER is missing.
+
+One query token a workgroup, as AITER's unified attention packs it for 16 heads a KV head: each KV
+byte is read once for every query token.  KV is cut into a number of segments that the host picks
+from the padded length; a reduction sums their fp32 partial results.
+"""
+
+# Triton parses these functions itself and forbids most annotations on their parameters.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernel.arithmetic import operand, output
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit(do_not_specialize=["max_seqlen_q", "segments", "table_stride"])
+def generic_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    partial_ptr,  # fp32 (batch, max_seqlen_q, KV heads, segments, ROWS, HEAD)
+    partial_max_ptr,  # fp32 (batch, max_seqlen_q, KV heads, segments, ROWS)
+    partial_sum_ptr,
+    cu_seqlens_q_ptr,
+    seqused_k_ptr,
+    block_table_ptr,
+    k_descale_ptr,
+    v_descale_ptr,
+    logit_scale,
+    out_scale,
+    max_seqlen_q,
+    segments,
+    table_stride,
+    q_stride_token,
+    q_stride_head,
+    k_stride_page,
+    k_stride_slot,
+    k_stride_head,
+    v_stride_page,
+    v_stride_slot,
+    v_stride_head,
+    out_stride_token,
+    out_stride_head,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    DIRECT: tl.constexpr,  # one segment, written straight to the output
+    INTERPRETED: tl.constexpr,
+):
+    """One segment of the KV that one query token sees."""
+    seq = tl.program_id(0) // max_seqlen_q
+    token = tl.program_id(0) % max_seqlen_q
+    head = tl.program_id(1)
+    segment = tl.program_id(2)
+    q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
+    q_length = (tl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(tl.int32)
+    if token >= q_length:
+        return
+    length = tl.load(seqused_k_ptr + seq).to(tl.int32)
+    visible = tl.maximum(length - q_length + token + 1, 0)  # KV tokens this query sees
+    per_segment = tl.cdiv(tl.cdiv(visible, TILE), segments)
+    first = segment * per_segment
+    last = tl.minimum(first + per_segment, tl.cdiv(visible, TILE))
+
+    row = tl.arange(0, ROWS)  # [ROWS] query heads of this KV head
+    d = tl.arange(0, HEAD)  # [HEAD]
+    t = tl.arange(0, TILE)  # [TILE]
+    q_row = (q_start + token) * q_stride_token + (head * ROWS + row) * q_stride_head  # [ROWS]
+    q = tl.load(q_ptr + q_row[:, None] + d[None, :])  # [ROWS, HEAD] bf16
+    q = operand(q, False, INTERPRETED)
+    scale = logit_scale * LOG2_E
+    if k_descale_ptr is not None:
+        scale *= tl.load(k_descale_ptr)
+    table = block_table_ptr + seq.to(tl.int64) * table_stride
+    k_head = k_ptr + head.to(tl.int64) * k_stride_head
+    v_head = v_ptr + head.to(tl.int64) * v_stride_head
+
+    top = tl.full([ROWS], float("-inf"), tl.float32)  # [ROWS]
+    norm = tl.zeros([ROWS], tl.float32)  # [ROWS]
+    acc = tl.zeros([ROWS, HEAD], tl.float32)  # [ROWS, HEAD]
+    for tile in range(first, last):
+        pos = tile * TILE + t  # [TILE]
+        # Past the end the last visible token is read again, so that no load needs a mask.
+        real = tl.minimum(pos, visible - 1)
+        page = tl.load(table + real // PAGE).to(tl.int64)  # [TILE]
+        k_offset = page * k_stride_page + (real % PAGE) * k_stride_slot
+        v_offset = page * v_stride_page + (real % PAGE) * v_stride_slot
+        k = tl.load(k_head + k_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
+        v = tl.load(v_head + v_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
+        s = tl.dot(q, tl.trans(operand(k, False, INTERPRETED))) * scale  # [ROWS, TILE]
+        s = tl.where((pos < visible)[None, :], s, float("-inf"))
+        new_top = tl.maximum(top, tl.max(s, 1))  # finite: each tile has a visible key
+        weight = tl.math.exp2(s - new_top[:, None])  # [ROWS, TILE]
+        shrink = tl.math.exp2(top - new_top)
+        norm = norm * shrink + tl.sum(weight, 1)
+        acc = acc * shrink[:, None]
+        acc = tl.dot(operand(weight, False, INTERPRETED), operand(v, False, INTERPRETED), acc)  # [ROWS, HEAD]
+        top = new_top
+
+    if DIRECT:
+        v_scale = out_scale
+        if v_descale_ptr is not None:
+            v_scale *= tl.load(v_descale_ptr)
+        out_row = (q_start + token) * out_stride_token + (head * ROWS + row) * out_stride_head
+        result = acc * (v_scale / tl.where(norm > 0, norm, 1.0))[:, None]
+        tl.store(out_ptr + out_row[:, None] + d[None, :], output(result, INTERPRETED))
+    else:
+        item = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
+        base = (item * segments + segment) * ROWS
+        # An empty segment leaves only its -inf; the reduction never reads the rest.
+        tl.store(partial_max_ptr + base + row, top)
+        if last > first:
+            tl.store(partial_sum_ptr + base + row, norm)
+            tl.store(partial_ptr + (base + row)[:, None] * HEAD + d[None, :], acc)
+
+
+@triton.jit(do_not_specialize=["max_seqlen_q"])
+def generic_reduce_kernel(
+    out_ptr,
+    partial_ptr,
+    partial_max_ptr,
+    partial_sum_ptr,
+    cu_seqlens_q_ptr,
+    v_descale_ptr,
+    out_scale,
+    max_seqlen_q,
+    out_stride_token,
+    out_stride_head,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """One output row, from the segments of its query token."""
+    seq = tl.program_id(0) // max_seqlen_q
+    token = tl.program_id(0) % max_seqlen_q
+    head = tl.program_id(1)
+    row = tl.program_id(2)
+    q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
+    if token >= tl.load(cu_seqlens_q_ptr + seq + 1) - q_start:
+        return
+    segment = tl.arange(0, SEGMENTS)  # [SEGMENTS]
+    d = tl.arange(0, HEAD)  # [HEAD]
+    item = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
+    place = (item * SEGMENTS + segment) * ROWS + row  # [SEGMENTS]
+    tops = tl.load(partial_max_ptr + place)
+    top = tl.max(tops, 0)
+    used = tops > float("-inf")
+    weight = tl.math.exp2(tops - tl.where(top == float("-inf"), 0.0, top))  # [SEGMENTS]
+    norm = tl.sum(tl.load(partial_sum_ptr + place, mask=used, other=0.0) * weight, 0)
+    part = tl.load(partial_ptr + place[:, None] * HEAD + d[None, :], mask=used[:, None], other=0.0)  # [SEGMENTS, HEAD]
+    v_scale = out_scale
+    if v_descale_ptr is not None:
+        v_scale *= tl.load(v_descale_ptr)
+    result = tl.sum(part * weight[:, None], 0) * (v_scale / tl.where(norm > 0, norm, 1.0))
+    out_row = (q_start + token) * out_stride_token + (head * ROWS + row) * out_stride_head
+    tl.store(out_ptr + out_row + d, output(result, INTERPRETED))

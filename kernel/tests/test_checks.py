@@ -1,0 +1,175 @@
+"""What the public calls refuse, and that they can be captured in a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kernel import ops
+from kernel.checks import UnsupportedCase, device_arch, split_descale
+from kernel.config import LaunchConfig, launched_programs, split_slots
+from kernel.tests.problems import SMALL_HOPPER, Problem, expected, make_problem, run, token_layout
+
+PROBLEM = make_problem([20, 5], [2, 1])
+
+
+@pytest.mark.parametrize("operation", [ops.mtp_verify_attention, ops.generic_attention])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: {"q": p.q.half()}, "q_dtype"),
+        (
+            lambda p: {
+                "k_cache": p.k_cache.view(torch.float8_e4m3fnuz),
+                "v_cache": p.v_cache.view(torch.float8_e4m3fnuz),
+            },
+            "kv_dtype_fnuz",
+        ),
+        (lambda p: {"q": torch.cat([p.q, p.q], 1)}, "gqa_ratio"),
+        (
+            lambda p: {"k_cache": p.k_cache[:, :8], "v_cache": p.v_cache[:, :8]},
+            "page_size",
+        ),
+    ],
+)
+def test_the_gate_speaks_through_the_call(
+    operation: Callable[..., torch.Tensor],
+    change: Callable[[Problem], dict[str, Any]],
+    reason: str,
+) -> None:
+    with pytest.raises(UnsupportedCase) as caught:
+        run(operation, replace(PROBLEM, **change(PROBLEM)), SMALL_HOPPER)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("operation", [ops.mtp_verify_attention, ops.generic_attention])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: {"q": p.q[0]}, "tokens, heads"),
+        (lambda p: {"v_cache": p.v_cache[1:]}, "twins"),
+        (lambda p: {"q": p.q[..., :128]}, "head sizes"),
+        (lambda p: {"q": p.q.transpose(1, 2).contiguous().transpose(1, 2)}, "contiguous"),
+        (lambda p: {"seqused_k": p.seqused_k.float()}, "int32 or int64"),
+        (lambda p: {"seqused_k": p.seqused_k.repeat_interleave(2)[::2]}, "contiguous"),
+        (lambda p: {"block_table": p.block_table[:1]}, "block_table"),
+        (lambda p: {"block_table": p.block_table.T.contiguous().T}, "block_table"),
+        (lambda p: {"seqused_k": p.seqused_k[:1], "block_table": p.block_table[:1]}, "cu_seqlens"),
+        (lambda p: {"k_descale": torch.ones(2)}, "per-tensor"),
+        (lambda p: {"v_descale": torch.ones(1).half()}, "fp32"),
+    ],
+)
+def test_contradictions_raise(
+    operation: Callable[..., torch.Tensor],
+    change: Callable[[Problem], dict[str, Any]],
+    message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(operation, replace(PROBLEM, **change(PROBLEM)), SMALL_HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {"draft_slots": t["draft_slots"].int()}, "dtype"),
+        (lambda t: {"draft_slots": t["draft_slots"][1:]}, "draft slots"),
+        (lambda t: {"kv_indptr": t["kv_indptr"][1:]}, "cu_seqlens"),
+    ],
+)
+def test_contradicting_token_slots_raise(
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], message: str
+) -> None:
+    tokens = token_layout(PROBLEM)
+    tokens |= change(tokens)
+    with pytest.raises(ValueError, match=message):
+        ops.mtp_verify_attention_tokens(
+            PROBLEM.q,
+            PROBLEM.k_cache.flatten(0, 1),
+            PROBLEM.v_cache.flatten(0, 1),
+            torch.empty_like(PROBLEM.q),
+            cu_seqlens_q=PROBLEM.cu_seqlens_q,
+            kv_indptr=tokens["kv_indptr"],
+            kv_indices=tokens["kv_indices"],
+            draft_slots=tokens["draft_slots"],
+            max_seqlen_q=2,
+            max_seqlen_k=32,
+            softmax_scale=1.0,
+            k_descale=None,
+            v_descale=None,
+            arch=SMALL_HOPPER,
+        )
+
+
+def test_a_cpu_has_no_architecture() -> None:
+    with pytest.raises(ValueError, match="arch="):
+        device_arch(torch.device("cpu"))
+
+
+def test_descales_split_into_number_and_pointer() -> None:
+    tensor = torch.tensor([0.5])
+    assert split_descale(None) == (1.0, None)
+    assert split_descale(2) == (2.0, None)
+    assert split_descale(tensor) == (1.0, tensor)
+
+
+@pytest.mark.parametrize("programs", [1, 2, 7, 132, 512])
+@pytest.mark.parametrize("min_tiles", [1, 2, 8])
+def test_pieces_never_exceed_the_launch(programs: int, min_tiles: int) -> None:
+    """The device's split, worked out here for many lengths, against the host's bound."""
+    config = LaunchConfig(64, 64, programs, min_tiles, 4, 2, "fp16", True, 4, 8, 256, 4)
+    generator = torch.Generator().manual_seed(programs)
+    for batch in (1, 2, 3, 16, 64, 512):
+        for kv_heads in (1, 2):
+            launched = launched_programs(config, batch, kv_heads)
+            for high in (1, 3, 100, 5000):
+                tiles = torch.randint(0, high + 1, (batch,), generator=generator)
+                slots = split_slots(config, batch, kv_heads)
+                size = max(math.ceil(int(tiles.sum()) * kv_heads / slots), min_tiles)
+                pieces = int(-(-tiles // size).sum()) * kv_heads
+                assert pieces <= launched
+
+
+@pytest.mark.parametrize(
+    ("items", "slots"),
+    [(1, 131), (16, 116), (66, 66), (67, 197), (132, 132), (198, 66), (199, 197)],
+)
+def test_slots_and_items_fill_whole_waves(items: int, slots: int) -> None:
+    config = LaunchConfig(64, 64, 132, 2, 4, 2, "fp16", True, 4, 8, 256, 4)
+    assert split_slots(config, items, 1) == slots
+    assert launched_programs(config, items, 1) % 132 == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs need a GPU")
+def test_a_captured_call_follows_new_lengths() -> None:
+    """One graph, captured at one set of lengths, replayed at another."""
+    problem = make_problem([500, 40], [4, 4])
+    out = torch.empty_like(problem.q)
+
+    def call() -> None:
+        ops.mtp_verify_attention(
+            problem.q,
+            problem.k_cache,
+            problem.v_cache,
+            out,
+            cu_seqlens_q=problem.cu_seqlens_q,
+            seqused_k=problem.seqused_k,
+            block_table=problem.block_table,
+            max_seqlen_q=4,
+            max_seqlen_k=problem.max_seqlen_k,
+            softmax_scale=problem.softmax_scale,
+            k_descale=None,
+            v_descale=None,
+        )
+
+    from kernel.bench.measure import capture
+    from kernel.reference import relative_error
+
+    graph = capture([call])
+    problem.seqused_k.copy_(torch.tensor([77, 33]))
+    graph.replay()
+    assert relative_error(out, expected(problem)) <= 3e-3

@@ -1,0 +1,48 @@
+"""Every configuration compiles for both architectures without spills, and uses matrix units."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernel.offline import ARCHES, Resources, main, table
+
+GOOD = Resources("k", "gfx950", "", 100, 0, 0, 1024, 8, {16: 2}, 4.0, True)
+
+
+@pytest.mark.parametrize("arch", sorted(ARCHES))
+def test_every_configuration_ships(arch: str, offline_report: str) -> None:
+    rows = json.loads(offline_report)
+    verify = [row for row in rows if row["kernel"] == "verify_kernel"]
+    # Two layouts; two row counts where no instruction fixes them.
+    assert len(verify) == (4 if arch == "gfx950" else 2)
+    assert all(row["spills"] == 0 for row in rows)
+    assert all(row["matrix_instructions"] > 0 for row in verify)
+    # KV, Q and partial results move 16 bytes a lane and load.
+    assert all("16" in row["load_bytes"] for row in rows)
+    assert all(row["waves_per_simd"] >= 2 for row in verify)
+
+
+@pytest.mark.parametrize(
+    ("resources", "fault"),
+    [
+        (Resources("k", "a", "", 1, 0, 3, 0, 8, {}, 1.0, True), "3 spilled"),
+        (Resources("k", "a", "", 1, 0, 0, 0, 0, {}, 1.0, True), "no matrix instruction"),
+        (Resources("k", "a", "", 1, 0, 0, 0, 8, {}, 0.0, True), "does not fit the device"),
+    ],
+)
+def test_a_fault_is_named_in_the_table(resources: Resources, fault: str) -> None:
+    assert resources.faults == [fault]
+    assert f"<- {fault}" in table([GOOD, resources])
+    assert "<-" not in table([GOOD])
+
+
+def test_a_reduction_needs_no_matrix_unit() -> None:
+    assert not Resources("k", "a", "", 1, 0, 0, 0, 0, {}, 1.0, False).faults
+
+
+def test_the_interpreter_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(RuntimeError, match="unset it"):
+        main(["--arch", "gfx950"])

@@ -1,0 +1,292 @@
+"""Triton bodies only: no allocation, no environment, no architecture.
+
+Verify attention has 2-4 query tokens a sequence and 16 query heads a KV head.  All of them fit
+one tile of ``ROWS`` rows, so each KV byte is read once.  The KV of an item (a sequence and a KV
+head) is cut into pieces of equal size, one a program.  The cut follows the real lengths, which
+only the device knows under a graph, so each program works out its own place from them.
+
+Each program leaves one partial result, and a second kernel sums those of each item.  Their number
+follows the programs that the device holds, not the batch.
+
+Row ``r`` of a tile is query token ``r // GROUP`` and head ``r % GROUP`` of its item.
+"""
+
+# Triton parses these functions itself and forbids most annotations on their parameters.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernel.arithmetic import operand, output, power_of_two_near, two_e4m3
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+SMALLEST_NORMAL = tl.constexpr(2.0**-126)
+# |q| < 4 times this stays under E4M3's 448; a residual below its least step is 2^-16 of the row.
+SPLIT_UNIT = tl.constexpr(64.0)
+
+
+@triton.jit
+def sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, mask, TOKENS: tl.constexpr):
+    """KV tokens of ``seq`` (a scalar or a block), its query tokens included; 0 off the mask."""
+    if TOKENS:
+        # lengths_ptr holds offsets of the prefix alone, the draft tokens come on top.
+        length = tl.load(lengths_ptr + seq + 1, mask, 0) - tl.load(lengths_ptr + seq, mask, 0)
+        length = length.to(tl.int32)
+        length += tl.load(cu_seqlens_q_ptr + seq + 1, mask, 0).to(tl.int32)
+        length -= tl.load(cu_seqlens_q_ptr + seq, mask, 0).to(tl.int32)
+    else:
+        length = tl.load(lengths_ptr + seq, mask, 0).to(tl.int32)
+    return length
+
+
+@triton.jit
+def sequence_pieces(
+    cu_seqlens_q_ptr,
+    lengths_ptr,
+    batch,
+    kv_heads,
+    b,
+    TILE: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """Pieces that each item of the sequences ``b`` is cut into, 0 for an empty sequence.
+
+    A piece has at most ``size`` tiles, so there are at most ``total / size + items`` of them.
+    :func:`kernel.config.split_slots` says how ``slots`` follow from the items.
+    """
+    lengths = sequence_length(cu_seqlens_q_ptr, lengths_ptr, b, b < batch, TOKENS)
+    tiles = tl.cdiv(lengths, TILE)  # [BATCH_BLOCK]
+    total = tl.sum(tiles, 0) * kv_heads
+    items = batch * kv_heads
+    slots = tl.maximum(tl.cdiv(items + PROGRAMS // 2, PROGRAMS) * PROGRAMS - items, 1)
+    size = tl.maximum(tl.cdiv(total, slots), MIN_TILES)
+    return tl.cdiv(tiles, size)  # [BATCH_BLOCK]
+
+
+# Counts that change with the batch must not make Triton compile again in a running server.
+@triton.jit(do_not_specialize=["batch", "kv_heads", "index_stride"])
+def verify_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    partial_ptr,  # fp16 (launched programs, ROWS, HEAD): means of V, weighted by exp2(s - max)
+    partial_max_ptr,  # fp32 (launched programs, ROWS)
+    partial_sum_ptr,  # fp32 (launched programs, ROWS): sums of exp2(s - max)
+    cu_seqlens_q_ptr,
+    lengths_ptr,  # paged: KV lengths; tokens: offsets into index_ptr
+    index_ptr,  # paged: block table; tokens: slots of the prefixes
+    draft_ptr,  # tokens: slots of the query tokens; paged: unused
+    k_descale_ptr,  # one fp32, or None
+    logit_scale,  # softmax scale, times k_descale where that is a number
+    batch,
+    kv_heads,
+    index_stride,
+    q_stride_token,
+    q_stride_head,
+    k_stride_page,
+    k_stride_slot,
+    k_stride_head,
+    v_stride_page,
+    v_stride_slot,
+    v_stride_head,
+    GROUP: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    BATCH_BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    FP16: tl.constexpr,
+    SPLIT_Q: tl.constexpr,  # Q as two E4M3 parts, K as stored
+    INTERPRETED: tl.constexpr,
+):
+    """One piece of one item."""
+    program = tl.program_id(0)
+    b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
+    pieces = sequence_pieces(
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
+    )  # [BATCH_BLOCK]
+    # program at which the next sequence starts
+    ends = tl.cumsum(pieces, 0) * kv_heads  # [BATCH_BLOCK]
+    seq = tl.sum((ends <= program).to(tl.int32), 0)
+    if seq >= BATCH_BLOCK:
+        return  # more programs than pieces
+    seq_start = tl.sum(tl.where(b < seq, pieces, 0), 0) * kv_heads
+    seq_pieces = tl.sum(tl.where(b == seq, pieces, 0), 0)
+    head = (program - seq_start) // seq_pieces
+    piece = (program - seq_start) % seq_pieces
+    length = sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS)
+    tiles = tl.cdiv(length, TILE)
+    first = (tiles.to(tl.int64) * piece // seq_pieces).to(tl.int32)
+    last = (tiles.to(tl.int64) * (piece + 1) // seq_pieces).to(tl.int32)
+
+    scale = logit_scale * LOG2_E
+    if k_descale_ptr is not None:
+        scale *= tl.load(k_descale_ptr)
+
+    row = tl.arange(0, ROWS)  # [ROWS]
+    d = tl.arange(0, HEAD)  # [HEAD]
+    t = tl.arange(0, TILE)  # [TILE]
+    token = row // GROUP  # [ROWS]
+    q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
+    q_length = (tl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(tl.int32)
+    real_row = token < q_length  # [ROWS]
+    q_offset = (q_start + token) * q_stride_token + (head * GROUP + row % GROUP) * q_stride_head  # [ROWS] i64
+    q = tl.load(q_ptr + q_offset[:, None] + d[None, :], mask=real_row[:, None], other=0.0)  # [ROWS, HEAD] bf16
+    # A negative scale goes into Q, so that a row's largest product has its largest logit.
+    q = q.to(tl.float32) * tl.where(scale < 0, -1.0, 1.0)
+    row_scale = tl.full([ROWS], 1.0, tl.float32) * tl.abs(scale)  # [ROWS]
+    if FP16:
+        # bf16 has fp32's range and fp16 and E4M3 have not: each row leaves a power of two outside.
+        unit, inverse = power_of_two_near(tl.max(tl.abs(q), 1))  # [ROWS]
+        q = q * inverse[:, None]  # [ROWS, HEAD], |q| < 4
+        row_scale = unit * row_scale
+    if SPLIT_Q:
+        q_high, q_low = two_e4m3(q * SPLIT_UNIT)  # [ROWS, HEAD] each
+        row_scale = row_scale / SPLIT_UNIT
+    else:
+        q = operand(q, FP16, INTERPRETED)  # [ROWS, HEAD]
+    # Not 0 even for a row of zeros: that times a masked logit would be NaN.
+    row_scale = tl.maximum(row_scale, SMALLEST_NORMAL)
+
+    prefix = length - q_length
+    visible = prefix + token  # [ROWS] last position a row may see
+    if TOKENS:
+        index_row = index_ptr + tl.load(lengths_ptr + seq).to(tl.int64)
+        draft_row = draft_ptr + q_start - prefix
+    else:
+        index_row = index_ptr + seq.to(tl.int64) * index_stride
+    k_head = k_ptr + head.to(tl.int64) * k_stride_head
+    v_head = v_ptr + head.to(tl.int64) * v_stride_head
+
+    top = tl.full([ROWS], float("-inf"), tl.float32)  # [ROWS] largest logit so far
+    norm = tl.zeros([ROWS], tl.float32)  # [ROWS]
+    acc = tl.zeros([ROWS, HEAD], tl.float32)  # [ROWS, HEAD]
+    for tile in range(first, last):
+        pos = tile * TILE + t  # [TILE]
+        # Past the end the last token is read again: no load needs a mask, no stray NaN meets
+        # a weight of zero, and nothing outside the table is touched.
+        real = tl.minimum(pos, length - 1)
+        if TOKENS:
+            place = tl.where(real < prefix, index_row + real, draft_row + real)
+            page = tl.load(place).to(tl.int64)  # [TILE] slots
+            slot = 0
+        else:
+            page = tl.load(index_row + real // PAGE).to(tl.int64)  # [TILE]
+            slot = real % PAGE
+        k_offset = page * k_stride_page + slot * k_stride_slot  # [TILE] i64
+        v_offset = page * v_stride_page + slot * v_stride_slot
+        k = tl.load(k_head + k_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
+        v = tl.load(v_head + v_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
+        if SPLIT_Q:
+            # The small part first: what Hopper's FP8 sums drop is in proportion to the sum so far.
+            s = tl.dot(q_low, tl.trans(k))  # [ROWS, TILE]
+            s = tl.dot(q_high, tl.trans(k), s)
+        else:
+            s = tl.dot(q, tl.trans(operand(k, FP16, INTERPRETED)))  # [ROWS, TILE]
+        s = tl.where(pos[None, :] <= visible[:, None], s, float("-inf"))
+        new_top = tl.maximum(top, tl.max(s, 1) * row_scale)  # [ROWS]
+        # A row that has seen nothing yet has no largest logit to subtract.
+        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.math.exp2(s * row_scale[:, None] - anchor[:, None])  # [ROWS, TILE]
+        shrink = tl.math.exp2(top - anchor)  # [ROWS]
+        norm = norm * shrink + tl.sum(weight, 1)
+        acc = acc * shrink[:, None]
+        acc = tl.dot(operand(weight, FP16, INTERPRETED), operand(v, FP16, INTERPRETED), acc)  # [ROWS, HEAD]
+        top = new_top
+
+    # Writing whole items to the output from here would save their round trip through scratch, but
+    # a second epilogue holds its addresses and masks beside the accumulator (NOTES.md).
+    place = program.to(tl.int64) * ROWS + row  # [ROWS]
+    # Divided by its sum a partial result is a mean of V and fits fp16: half the traffic of fp32.
+    acc = acc * (1.0 / tl.where(norm > 0, norm, 1.0))[:, None]
+    tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], acc.to(tl.float16))
+    tl.store(partial_max_ptr + place, top)
+    tl.store(partial_sum_ptr + place, norm)
+
+
+@triton.jit(do_not_specialize=["batch", "kv_heads", "rows"])
+def reduce_kernel(
+    out_ptr,
+    partial_ptr,
+    partial_max_ptr,
+    partial_sum_ptr,
+    cu_seqlens_q_ptr,
+    lengths_ptr,
+    v_descale_ptr,
+    out_scale,  # v_descale where that is a number
+    batch,
+    kv_heads,
+    rows,
+    out_stride_token,
+    out_stride_head,
+    GROUP: tl.constexpr,
+    HEAD: tl.constexpr,
+    TILE: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    BATCH_BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """``BLOCK`` rows x ``COLUMNS`` elements of an item's output, from its partial results."""
+    item = tl.program_id(0)
+    seq = item // kv_heads
+    head = item % kv_heads
+    q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
+    q_length = tl.load(cu_seqlens_q_ptr + seq + 1) - q_start
+    if tl.program_id(1) * BLOCK // GROUP >= q_length:
+        return
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
+    token = row // GROUP
+    d = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)  # [COLUMNS]
+    out_row = (q_start + token) * out_stride_token + (head * GROUP + row % GROUP) * out_stride_head  # [BLOCK] i64
+    out = out_ptr + out_row[:, None] + d[None, :]
+    real_row = (token < q_length)[:, None]
+    b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
+    pieces = sequence_pieces(
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
+    )  # [BATCH_BLOCK]
+    seq_pieces = tl.sum(tl.where(b == seq, pieces, 0), 0)
+    if seq_pieces == 0:
+        # No program visits an empty sequence.
+        tl.store(out, tl.zeros([BLOCK, COLUMNS], tl.bfloat16), mask=real_row)
+        return
+    start = tl.sum(tl.where(b < seq, pieces, 0), 0) * kv_heads + head * seq_pieces
+
+    top = tl.full([BLOCK], float("-inf"), tl.float32)  # [BLOCK]
+    norm = tl.zeros([BLOCK], tl.float32)  # [BLOCK]
+    acc = tl.zeros([BLOCK, COLUMNS], tl.float32)  # [BLOCK, COLUMNS]
+    for offset in range(0, seq_pieces, CHUNK):
+        p = offset + tl.arange(0, CHUNK)  # [CHUNK] pieces
+        real = (p < seq_pieces)[:, None]
+        place = (start + p).to(tl.int64)[:, None] * rows + row[None, :]  # [CHUNK, BLOCK]
+        tops = tl.load(partial_max_ptr + place, mask=real, other=float("-inf"))  # [CHUNK, BLOCK]
+        sums = tl.load(partial_sum_ptr + place, mask=real, other=0.0)  # [CHUNK, BLOCK]
+        part = tl.load(
+            partial_ptr + place[:, :, None] * HEAD + d[None, None, :],
+            mask=real[:, :, None],
+            other=0.0,
+        )  # [CHUNK, BLOCK, COLUMNS]
+        new_top = tl.maximum(top, tl.max(tops, 0))  # [BLOCK]
+        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.math.exp2(tops - anchor[None, :]) * sums  # [CHUNK, BLOCK]
+        shrink = tl.math.exp2(top - anchor)  # [BLOCK]
+        norm = norm * shrink + tl.sum(weight, 0)
+        acc = acc * shrink[:, None] + tl.sum(part.to(tl.float32) * weight[:, :, None], 0)
+        top = new_top
+    v_scale = out_scale
+    if v_descale_ptr is not None:
+        v_scale *= tl.load(v_descale_ptr)
+    # A padding row sees no key at all; it gets zeros, not 0 / 0.
+    result = acc * (v_scale / tl.where(norm > 0, norm, 1.0))[:, None]
+    tl.store(out, output(result, INTERPRETED), mask=real_row)
