@@ -81,14 +81,15 @@ _CODE_MODULES = [
 ]
 
 
-def corpus(kind: str) -> list[str]:
-    """The documents of a corpus, at most CHARACTERS in all."""
+def corpus(kind: str, characters: int = CHARACTERS) -> list[str]:
+    """The first documents of a corpus, at most so many characters, and never more than CHARACTERS, in all."""
+    limit = min(characters, CHARACTERS)
     documents = _prose() if kind != "code" else _code()
     kept, total = [], 0
     for document in documents:
-        if total >= CHARACTERS:
+        if total >= limit:
             break
-        kept.append(document[: CHARACTERS - total])
+        kept.append(document[: limit - total])
         total += len(kept[-1])
     return kept
 

@@ -42,7 +42,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as read back; `passes` holds completed ones only."""
+    """A run as read back. `passes`: completed ones; `failed`: those that no later attempt completed."""
 
     path: Path
     id: str
@@ -195,6 +195,7 @@ def load_run(path: Path) -> StoredRun:
         Pass(record, _read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
         for record in _pass_records(path / "passes")
     ]
+    done = {one.record.key for one in passes}
     launches = [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
     return StoredRun(
         path=path,
@@ -204,7 +205,7 @@ def load_run(path: Path) -> StoredRun:
         environment=head["environment"],
         launches=tuple(launches),
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
-        failed=tuple(_pass_records(path / "passes" / "failed")),
+        failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
     )
 
 

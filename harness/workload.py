@@ -26,6 +26,9 @@ Detokenize = Callable[[Sequence[int]], Awaitable[str]]
 # Two prompts that differ within their first HEAD tokens share no page of any size that SGLang uses by default.
 HEAD = 16
 _DRAWS_A_PROMPT = 50
+# Small workloads do not wait for the whole corpus: they get ten times the text that they send.
+_LEAST_CHARACTERS = 60_000
+_CHARACTERS_A_TOKEN = 40
 _CHUNK = 60_000  # characters a tokeniser request
 
 
@@ -88,8 +91,10 @@ async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokeni
         lines = await _from_file(workload, tokenize)
         _check_enough(len(lines), needed, f"{workload.file} holds {len(lines)} prompts")
         return ListBook(lines)
+    longest = workload.max_input or 0
+    characters = max(_LEAST_CHARACTERS, _CHARACTERS_A_TOKEN * needed * longest)
     ids: list[int] = []
-    for document in corpus(workload.prompts):
+    for document in corpus(workload.prompts, characters):
         for start in range(0, len(document), _CHUNK):
             ids += await tokenize(document[start : start + _CHUNK])
     book = CorpusBook(workload, ids, needed)

@@ -116,7 +116,8 @@ def test_stop_keeps_what_was_measured(tmp_path: Path) -> None:
             job = LoadJob(running.base_url, "openai", requests(8, 400), 4, False, 60.0)
             with Workers(4) as workers:
                 task = asyncio.ensure_future(workers.run(job))
-                await asyncio.sleep(0.8)
+                while workers.board.progress().decoding < 4:
+                    await asyncio.sleep(0.05)
                 workers.board.request_stop(RequestStatus.CANCELLED)
                 started = time.monotonic()
                 result = await task

@@ -75,7 +75,7 @@ def test_the_generic_arm_cut_in_segments() -> None:
 
 
 def test_few_items_take_the_tall_reduction() -> None:
-    arch = Arch("sm_90", 16)
+    arch = Arch("sm_90", 32)
     problem = make_problem([530], [1])
     assert select(problem.case(arch), arch).reduce_chunk == 64
     out = run(ops.mtp_verify_attention, problem, arch)
