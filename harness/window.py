@@ -30,9 +30,10 @@ class Window:
 def steady_window(requests: Sequence[RequestRecord], level: LoadLevel) -> Window | None:
     """The window of a pass, or None where it never reached a steady state.
 
-    Closed loop: opens when each of the first `concurrency` requests has its first token (or has failed),
-    closes when the first slot finds no further request. Open loop: opens with the first completion, closes
-    with the last arrival.
+    Closed loop: opens with the first completion after each of the first `concurrency` requests has its first token
+    (or has failed), closes when the first slot finds no further request. Both edges are the end of a request, so
+    that the window holds whole cycles: slots that run in step would otherwise contribute one decode phase more than
+    prefill phases. Open loop: opens with the first completion, closes with the last arrival.
     """
     if not requests:
         return None
@@ -45,7 +46,9 @@ def steady_window(requests: Sequence[RequestRecord], level: LoadLevel) -> Window
             last_of_slot[request.slot] = max(request.t_end, last_of_slot.get(request.slot, 0.0))
         if len(last_of_slot) < level.concurrency:
             return None
-        window = Window(max(r.events[0].t if r.events else r.t_end for r in first), min(last_of_slot.values()))
+        all_began = max(r.events[0].t if r.events else r.t_end for r in first)
+        opens = min((r.t_end for r in requests if r.t_end >= all_began), default=all_began)
+        window = Window(opens, min(last_of_slot.values()))
     return window if window.seconds > 0 else None
 
 

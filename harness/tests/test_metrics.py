@@ -93,10 +93,10 @@ def test_steady_window_of_a_closed_loop() -> None:
     requests = closed_loop()
     window = steady_window(requests, LoadLevel(concurrency=2))
     assert window is not None
-    assert window.start == pytest.approx(0.5)  # the second slot's first token
+    assert window.start == pytest.approx(0.9)  # the first completion after both slots have a first token (0.5)
     assert window.end == pytest.approx(2.9)  # the first slot finds nothing more
-    # In flight over 2.4 s: slot 0 rests in [0.9, 1) and [1.9, 2), slot 1 in [1, 1.1) and [2, 2.1).
-    assert achieved_concurrency(requests, window) == pytest.approx((2 * 2.4 - 0.4) / 2.4)
+    # In flight over 2 s: slot 0 rests in [0.9, 1) and [1.9, 2), slot 1 in [1, 1.1) and [2, 2.1).
+    assert achieved_concurrency(requests, window) == pytest.approx((2 * 2.0 - 0.4) / 2.0)
     assert [r.index for r in counted(requests, window, LoadLevel(concurrency=2))] == [2, 3, 4]
     assert peak_in_flight(requests) == 2
 
@@ -104,14 +104,26 @@ def test_steady_window_of_a_closed_loop() -> None:
 def test_rates_cut_tokens_and_duration_alike() -> None:
     """Case 12: tokens of the ramps are left out, and so is their time."""
     view = PassView.of(one_pass(closed_loop(), concurrency=2))
-    # By hand, tokens with 0.5 < t <= 2.9. Slot 0: its first round has 4 after 0.5 (0.6-0.9), the other two 6 each.
-    # Slot 1: tokens at 0.6-1.0 (5), then 6 at 1.5-2.0, then 5 at 2.5-2.9.
-    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx((4 + 6 + 6 + 5 + 6 + 5) / 2.4)
-    assert PASS_METRICS["input_throughput"].formula(view) == pytest.approx(40 / 2.4)
-    assert PASS_METRICS["request_throughput"].formula(view) == pytest.approx(5 / 2.4)
+    # By hand, tokens with 0.9 < t <= 2.9. Slot 0: two rounds of 6. Slot 1: one at 1.0, six at 1.5-2.0, five at 2.5-2.9.
+    # That is two slots' 6 tokens a second, the true rate of this loop.
+    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx((6 + 6 + 1 + 6 + 5) / 2.0)
+    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx(12.0)
+    assert PASS_METRICS["input_throughput"].formula(view) == pytest.approx(40 / 2.0)
+    assert PASS_METRICS["request_throughput"].formula(view) == pytest.approx(4 / 2.0)
     peak = PASS_METRICS["peak_output_throughput"].formula(view)
     assert peak is not None
     assert peak >= PASS_METRICS["output_throughput"].formula(view)  # type: ignore[operator]
+
+
+def test_slots_in_step_are_not_flattered() -> None:
+    """Two slots exactly in step, 0.8 s of prefill and 0.2 s of decode: 10 tokens a second, whatever the window."""
+    requests = [
+        request(2 * wave + slot, slot=slot, send=1.0 * wave, events=[(wave + 0.8, 1), (wave + 1.0, 5)])
+        for wave in range(5)
+        for slot in range(2)
+    ]
+    view = PassView.of(one_pass(requests, concurrency=2))
+    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx(10.0)
 
 
 def test_failed_requests_count_nowhere() -> None:
@@ -122,7 +134,7 @@ def test_failed_requests_count_nowhere() -> None:
     )
     view = PassView.of(one_pass(requests, concurrency=2))
     assert [r.index for r in view.counted] == [2, 4]
-    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx((4 + 6 + 6 + 5 + 5) / 2.4)
+    assert PASS_METRICS["output_throughput"].formula(view) == pytest.approx((6 + 6 + 1 + 5) / 2.0)
 
 
 def test_no_window_when_a_slot_never_ran() -> None:
@@ -144,7 +156,7 @@ def test_open_loop_window() -> None:
 def test_goodput_needs_all_of_the_objective() -> None:
     requests = closed_loop()
     view = PassView.of(one_pass(requests, concurrency=2), Slo(ttft=0.45, tpot=0.11))
-    assert PASS_METRICS["goodput"].formula(view) == pytest.approx(5 / 2.4)
+    assert PASS_METRICS["goodput"].formula(view) == pytest.approx(4 / 2.0)
     view = PassView.of(one_pass(requests, concurrency=2), Slo(ttft=0.45, tpot=0.09))
     assert PASS_METRICS["goodput"].formula(view) == 0
     assert PASS_METRICS["goodput"].formula(PassView.of(one_pass(requests, concurrency=2))) is None
