@@ -24,6 +24,12 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RUNS = sorted(path for path in RESULTS.iterdir() if (path / "run.json").is_file())
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the script bundle is kept: making it takes seconds."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(params=RUNS, ids=lambda path: path.name.split("-", 1)[1])
 def run(request: pytest.FixtureRequest) -> StoredRun:
     return load_run(request.param)
@@ -69,8 +75,8 @@ def test_metrics_of_real_records_are_consistent(run: StoredRun) -> None:
         assert distribution("ttft", view).percentiles[99] is None  # never enough requests here
 
 
-def test_page_is_self_contained_and_complete(run: StoredRun, tmp_path: Path) -> None:
-    page = render(run, tmp_path)
+def test_page_is_self_contained_and_complete(run: StoredRun, cache: Path) -> None:
+    page = render(run, cache)
     ours = page[: page.index("<script>")] + page[page.rindex("<script>") :]
     assert not re.search(r'(src|href)="(?!data:)', ours)
     assert ours.count("<figure>") == 5
@@ -85,8 +91,8 @@ def hostile(run: StoredRun) -> StoredRun:
     return dataclasses.replace(run, id=name, scenario=scenario, environment={**run.environment, "host": name})
 
 
-def test_hostile_names_are_inert(run: StoredRun, tmp_path: Path) -> None:
-    page = render(hostile(run), tmp_path)
+def test_hostile_names_are_inert(run: StoredRun, cache: Path) -> None:
+    page = render(hostile(run), cache)
     ours = page[: page.index("<script>")] + page[page.rindex("<script>") :]
     assert "<img" not in ours
     assert ours.count("</script>") == 1

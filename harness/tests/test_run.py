@@ -192,7 +192,7 @@ def test_stalled_server_is_noticed(tmp_path: Path) -> None:
     assert len(stored.launches) == 1  # --fail-fast
 
 
-SLOW = SCENARIO.replace("step: 5ms", "step: 60ms").replace("concurrency: [1, 2]", "concurrency: [1, 2, 3]")
+SLOW = SCENARIO.replace("step: 5ms", "step: 30ms").replace("concurrency: [1, 2]", "concurrency: [1, 2, 3]")
 
 
 def test_ctrl_c_ends_servers_and_resume_finishes(tmp_path: Path) -> None:
