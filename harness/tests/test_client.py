@@ -147,12 +147,14 @@ def test_concurrency_is_exact_over_several_processes(tmp_path: Path) -> None:
 
 @pytest.mark.serial
 def test_agrees_with_ground_truth_at_64_streams() -> None:
-    """Client against the server's own stamps, over the steady state: typical errors are below 1 ms.
+    """Client against the server's own stamps, over the steady state.
 
-    The best of three tries: a busy machine adds to the error, nothing takes from it. `mtpbench selftest client`
-    prints the whole distribution.
+    TPOT agrees to well under 1 ms. TTFT holds one way through the server's HTTP layers and two wake-ups of a
+    process, which on a small virtual machine take about 1 ms for a single idle stream already; 64 streams must
+    not add another. The best of three tries: a busy machine adds to the error, nothing takes from it.
     """
+    alone = asyncio.run(check_client(1, rounds=12))
     tries = [asyncio.run(check_client(64)) for _ in range(3)]
     assert all(len(errors.ttft) >= 64 for errors in tries)
-    assert min(errors.percentiles("ttft")[0] for errors in tries) < 1e-3
     assert min(errors.percentiles("tpot")[0] for errors in tries) < 1e-3
+    assert min(errors.percentiles("ttft")[0] for errors in tries) < 1e-3 + alone.percentiles("ttft")[0]
