@@ -16,12 +16,13 @@ import numpy as np
 from harness.client import ControlClient
 from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines.base import LaunchContext
+from harness.engines.process import server_process
 from harness.engines.scripted import Scripted, ScriptedSettings
 from harness.load import LoadJob, Workers
 from harness.metrics import tpot, ttft
 from harness.model import LoadLevel, RequestRecord
 from harness.records import PlannedRequest
-from harness.server import ServerProcess, free_port
+from harness.server import free_port
 from harness.window import counted, lag_p99, steady_window
 
 _OUTPUT_TOKENS = 60
@@ -69,16 +70,8 @@ async def check_client(streams: int, rounds: int = 4) -> ClientErrors:
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         context = LaunchContext(port, f"client-check-{port}", 1, (), streams, 128, Path(folder))
-        server = ServerProcess(
-            engine.command(settings, context),
-            base_url=engine.base_url(settings, context),
-            port=port,
-            identity=context.identity,
-            identify=engine.identity,
-            health_path=engine.health_path,
-            log_path=Path(folder) / "server.log",
-            ready_timeout_s=30.0,
-        )
+        command = engine.command(settings, context)
+        server = server_process(engine, settings, context, command, Path(folder) / "server.log")
         async with server, ControlClient(server.base_url) as http:
             job = LoadJob(server.base_url, "openai", _requests(rounds * streams), streams, False, 60.0)
             with Workers(streams) as workers:

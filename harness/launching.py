@@ -12,6 +12,7 @@ from typing import Protocol
 from harness.client import ControlClient
 from harness.engines.base import Engine, LaunchContext
 from harness.engines.command import Command
+from harness.engines.process import server_process
 from harness.engines.registry import ENGINES, AnySettings
 from harness.environment import image_digest, packages
 from harness.errors import ServerError
@@ -102,7 +103,7 @@ class Launcher:
             http = await stack.enter_async_context(ControlClient(base_url))
             server = None
             if start.command is not None:
-                server = self._server(start, start.command, base_url)
+                server = self._server(start, start.command)
                 self.alive.append(server)
                 stack.callback(self.alive.remove, server)
                 try:
@@ -124,17 +125,15 @@ class Launcher:
         command = engine.command(plan.arm.server, context)
         return _Start(plan, engine, context, command, self._store.server_starts(plan.slug))
 
-    def _server(self, start: _Start, command: Command, base_url: str) -> ServerProcess:
-        return ServerProcess(
+    def _server(self, start: _Start, command: Command) -> ServerProcess:
+        return server_process(
+            start.engine,
+            start.settings,
+            start.context,
             command,
-            base_url=base_url,
-            port=start.context.port,
-            identity=start.context.identity,
-            identify=start.engine.identity,
-            health_path=start.engine.health_path,
-            log_path=self._store.log_path(start.plan.slug, start.number),
-            ready_timeout_s=start.settings.ready_timeout,
-            on_wait=self._ui.launch_waiting,
+            self._store.log_path(start.plan.slug, start.number),
+            start.settings.ready_timeout,
+            self._ui.launch_waiting,
         )
 
     async def _describe(self, start: _Start, server: ServerProcess | None, http: ControlClient) -> LaunchRecord:

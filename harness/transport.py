@@ -89,14 +89,21 @@ class _Body(httpx.AsyncByteStream):
         await self._inner.aclose()
 
 
+_CORE_ERRORS = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.TimeoutException,
+    httpcore.UnsupportedProtocol,
+)
+
+
 @contextlib.contextmanager
 def _httpx_errors() -> Iterator[None]:
     """httpcore's errors as httpx's, by name: the trees are the same."""
     try:
         yield
-    except Exception as error:
-        if not type(error).__module__.startswith("httpcore"):
-            raise
+    except _CORE_ERRORS as error:
         translated = getattr(httpx, type(error).__name__, httpx.TransportError)
         raise translated(str(error)) from error
 

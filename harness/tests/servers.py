@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines.base import LaunchContext
+from harness.engines.process import server_process
 from harness.engines.scripted import Scripted, ScriptedSettings
 from harness.load import LoadJob, LoadResult, Workers
 from harness.records import PlannedRequest
@@ -32,16 +33,7 @@ def launch_context(port: int = 30000, **values: object) -> LaunchContext:
 
 def server(settings: ScriptedSettings, log: Path, context: LaunchContext | None = None) -> ServerProcess:
     context = context or launch_context(free_port())
-    return ServerProcess(
-        ENGINE.command(settings, context),
-        base_url=ENGINE.base_url(settings, context),
-        port=context.port,
-        identity=context.identity,
-        identify=ENGINE.identity,
-        health_path=ENGINE.health_path,
-        log_path=log,
-        ready_timeout_s=20.0,
-    )
+    return server_process(ENGINE, settings, context, ENGINE.command(settings, context), log, 20.0)
 
 
 @contextlib.asynccontextmanager

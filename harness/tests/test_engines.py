@@ -20,6 +20,7 @@ from harness.engines import tiny_gguf
 from harness.engines.attach import AttachSettings
 from harness.engines.base import prometheus_counters
 from harness.engines.llamacpp import LlamaCppSettings
+from harness.engines.process import server_process
 from harness.engines.registry import ENGINES
 from harness.engines.scripted import ScriptedSettings
 from harness.engines.sglang import Sglang, SglangSettings, SglangSpeculation, mean_accept_length
@@ -27,7 +28,7 @@ from harness.engines.tiny_qwen35 import KINDS, config
 from harness.errors import WorkloadError
 from harness.load import LoadJob, Workers
 from harness.records import PlannedRequest
-from harness.server import ServerProcess, free_port
+from harness.server import free_port
 from harness.settings import Container, ServerSettings
 
 
@@ -48,16 +49,7 @@ async def up(kind: str, tmp_path: Path) -> AsyncIterator[tuple[str, ServerSettin
     engine.prepare(settings, context.cache_dir)
     command = engine.command(settings, context)
     assert command is not None
-    process = ServerProcess(
-        command,
-        base_url=engine.base_url(settings, context),
-        port=context.port,
-        identity=context.identity,
-        identify=engine.identity,
-        health_path=engine.health_path,
-        log_path=tmp_path / "log",
-        ready_timeout_s=30.0,
-    )
+    process = server_process(engine, settings, context, command, tmp_path / "log")
     async with process:
         yield kind, settings, process.base_url
 
@@ -106,10 +98,7 @@ def test_llama_cpp_output_does_not_depend_on_mtp(tmp_path: Path) -> None:
         engine.prepare(settings, context.cache_dir)
         command = engine.command(settings, context)
         assert command is not None
-        process = ServerProcess(
-            command, base_url=engine.base_url(settings, context), port=context.port, identity=context.identity,
-            identify=engine.identity, health_path="/health", log_path=tmp_path / "log", ready_timeout_s=30.0,
-        )  # fmt: skip
+        process = server_process(engine, settings, context, command, tmp_path / "log")
         body = DIALECTS["openai"].body(Prompt(20, ids=tuple(range(300, 320))), 40, Sampling(context.identity))
         job = LoadJob(process.base_url, "openai", (PlannedRequest(0, body, 20, 40),), 1, False, 30.0, False)
         async with process:
@@ -245,10 +234,7 @@ if sys.argv[1] == "run":
     context = launch_context(free_port())
     inner = Scripted().command(ScriptedSettings(engine="scripted"), context)
     command = in_container(inner, Container(image="image:1"), "amd", context.identity, (0,))
-    process = ServerProcess(
-        command, base_url=f"http://127.0.0.1:{context.port}", port=context.port, identity=context.identity,
-        identify=Scripted().identity, health_path="/health", log_path=tmp_path / "log", ready_timeout_s=20.0,
-    )  # fmt: skip
+    process = server_process(Scripted(), ScriptedSettings(engine="scripted"), context, command, tmp_path / "log", 20.0)
 
     async def main() -> None:
         async with process:
