@@ -14,11 +14,12 @@ import triton
 import triton.language as tl
 
 from kernel.arithmetic import operand, output
+from kernel.verify_attention import sequence_length
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["max_seqlen_q", "segments", "table_stride"])
+@triton.jit(do_not_specialize=["max_seqlen_q", "segments", "index_stride"])
 def generic_kernel(
     q_ptr,
     k_ptr,
@@ -28,15 +29,16 @@ def generic_kernel(
     partial_max_ptr,  # fp32 (batch, max_seqlen_q, KV heads, segments, ROWS)
     partial_sum_ptr,
     cu_seqlens_q_ptr,
-    seqused_k_ptr,
-    block_table_ptr,
+    lengths_ptr,  # paged: KV lengths; tokens: offsets into index_ptr
+    index_ptr,  # paged: block table; tokens: slots of the prefixes
+    draft_ptr,  # tokens: slots of the query tokens; paged: unused
     k_descale_ptr,
     v_descale_ptr,
     logit_scale,
     out_scale,
     max_seqlen_q,
     segments,
-    table_stride,
+    index_stride,
     q_stride_token,
     q_stride_head,
     k_stride_page,
@@ -52,6 +54,7 @@ def generic_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     DIRECT: tl.constexpr,  # one segment, written straight to the output
+    TOKENS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """One segment of the KV that one query token sees."""
@@ -63,7 +66,7 @@ def generic_kernel(
     q_length = (tl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(tl.int32)
     if token >= q_length:
         return
-    length = tl.load(seqused_k_ptr + seq).to(tl.int32)
+    length = sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS)
     visible = tl.maximum(length - q_length + token + 1, 0)  # KV tokens this query sees
     per_segment = tl.cdiv(tl.cdiv(visible, TILE), segments)
     first = segment * per_segment
@@ -78,7 +81,12 @@ def generic_kernel(
     scale = logit_scale * LOG2_E
     if k_descale_ptr is not None:
         scale *= tl.load(k_descale_ptr)
-    table = block_table_ptr + seq.to(tl.int64) * table_stride
+    if TOKENS:
+        index = index_ptr + tl.load(lengths_ptr + seq).to(tl.int64)
+        prefix = length - q_length
+        drafts = draft_ptr + q_start - prefix
+    else:
+        index = index_ptr + seq.to(tl.int64) * index_stride
     k_head = k_ptr + head.to(tl.int64) * k_stride_head
     v_head = v_ptr + head.to(tl.int64) * v_stride_head
 
@@ -89,7 +97,11 @@ def generic_kernel(
         pos = tile * TILE + t  # [TILE]
         # Past the end the last visible token is read again, so that no load needs a mask.
         real = tl.minimum(pos, visible - 1)
-        page = tl.load(table + real // PAGE).to(tl.int64)  # [TILE]
+        if TOKENS:
+            place = tl.where(real < prefix, index + real, drafts + real)
+            page = tl.load(place).to(tl.int64)  # [TILE] a slot is a page of one token
+        else:
+            page = tl.load(index + real // PAGE).to(tl.int64)  # [TILE]
         k_offset = page * k_stride_page + (real % PAGE) * k_stride_slot
         v_offset = page * v_stride_page + (real % PAGE) * v_stride_slot
         k = tl.load(k_head + k_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3

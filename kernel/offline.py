@@ -41,9 +41,7 @@ POINTERS = {
     "partial_sum_ptr": "*fp32",
     "cu_seqlens_q_ptr": "*i32",
     "lengths_ptr": "*i32",
-    "seqused_k_ptr": "*i32",
     "index_ptr": "*i32",
-    "block_table_ptr": "*i32",
     "k_descale_ptr": "*fp32",
     "v_descale_ptr": "*fp32",
 }
@@ -154,7 +152,8 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
         options = {"num_warps": generic.num_warps, "num_stages": generic.num_stages}
         if arch.name == "gfx950":
             options["waves_per_eu"] = generic.waves_per_eu
-        yield generic_attention.generic_kernel, generic_values(generic), options
+        for tokens in (False, True):
+            yield generic_attention.generic_kernel, generic_values(generic, tokens), options
         if generic.segments > 1:
             options = {"num_warps": generic.reduce_warps}
             values = generic_reduce_values(generic)
@@ -197,16 +196,20 @@ def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     }
 
 
-def generic_values(config: GenericConfig) -> dict[str, Any]:
+def generic_values(config: GenericConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the generic arm."""
-    return {
+    values: dict[str, Any] = {
         "HEAD": 256,
         "ROWS": config.block_m,
-        "PAGE": 16,
+        "PAGE": 1 if tokens else 16,
         "TILE": config.tile,
         "DIRECT": config.segments == 1,
+        "TOKENS": tokens,
         "INTERPRETED": False,
     }
+    if not tokens:
+        values["draft_ptr"] = None
+    return values
 
 
 def generic_reduce_values(config: GenericConfig) -> dict[str, Any]:

@@ -140,15 +140,7 @@ def mtp_verify_attention_tokens(
         UnsupportedCase: the gate refuses the case.
         ValueError: tensors that contradict each other.
     """
-    check_tensors(q, k_buffer, v_buffer, out, cu_seqlens_q, page_dimensions=3)
-    check_lengths(cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
-    batch = kv_indptr.shape[0] - 1
-    if cu_seqlens_q.shape != (batch + 1,):
-        raise ValueError(f"cu_seqlens_q must be ({batch + 1},), got {tuple(cu_seqlens_q.shape)}")
-    if draft_slots.dtype != kv_indices.dtype:
-        raise ValueError(f"draft_slots must have kv_indices' dtype {kv_indices.dtype}")
-    if draft_slots.shape[0] < q.shape[0]:
-        raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
+    batch = _check_tokens(q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
     case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
     _run(
         select(case, arch),
@@ -188,60 +180,59 @@ def generic_attention(
     check_tensors(q, k_cache, v_cache, out, cu_seqlens_q, page_dimensions=4)
     batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
     case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
-    config = select_generic(case, arch)
-    kv_heads, head = k_cache.shape[2], q.shape[2]
-    partial, tops, sums = _generic_scratch(config, batch, max_seqlen_q, kv_heads, head, q.device)
-    k_number, k_tensor = split_descale(k_descale)
-    v_number, v_tensor = split_descale(v_descale)
-    _launch(generic_kernel, (batch * max_seqlen_q, kv_heads, config.segments))(
+    _run_generic(
+        select_generic(case, arch),
         q,
         k_cache,
         v_cache,
         out,
-        partial,
-        tops,
-        sums,
-        cu_seqlens_q,
-        seqused_k,
-        block_table,
-        k_tensor,
-        v_tensor,
-        softmax_scale * k_number,
-        v_number,
-        max_seqlen_q,
-        config.segments,
-        block_table.stride(0),
-        *q.stride()[:2],
-        *k_cache.stride()[:3],
-        *v_cache.stride()[:3],
-        *out.stride()[:2],
-        HEAD=head,
-        ROWS=config.block_m,
-        PAGE=k_cache.shape[1],
-        TILE=config.tile,
-        DIRECT=config.segments == 1,
-        INTERPRETED=q.device.type == "cpu",
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        **_amd_options(config.waves_per_eu),
+        max_seqlen_q=max_seqlen_q,
+        cu_seqlens_q=cu_seqlens_q,
+        lengths=seqused_k,
+        index=block_table,
+        drafts=None,
+        softmax_scale=softmax_scale,
+        k_descale=k_descale,
+        v_descale=v_descale,
     )
-    if config.segments > 1:
-        _launch(generic_reduce_kernel, (batch * max_seqlen_q, kv_heads, config.block_m))(
-            out,
-            partial,
-            tops,
-            sums,
-            cu_seqlens_q,
-            v_tensor,
-            v_number,
-            max_seqlen_q,
-            *out.stride()[:2],
-            HEAD=head,
-            ROWS=config.block_m,
-            SEGMENTS=config.segments,
-            INTERPRETED=q.device.type == "cpu",
-            num_warps=config.reduce_warps,
-        )
+    return out
+
+
+def generic_attention_tokens(
+    q: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    draft_slots: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    k_descale: torch.Tensor | float | None,
+    v_descale: torch.Tensor | float | None,
+    arch: Arch | None = None,
+) -> torch.Tensor:
+    """The generic arm over token slots: arguments, result and errors of :func:`mtp_verify_attention_tokens`."""
+    batch = _check_tokens(q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
+    case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
+    _run_generic(
+        select_generic(case, arch),
+        q,
+        k_buffer.unsqueeze(1),
+        v_buffer.unsqueeze(1),
+        out,
+        max_seqlen_q=max_seqlen_q,
+        cu_seqlens_q=cu_seqlens_q,
+        lengths=kv_indptr,
+        index=kv_indices,
+        drafts=draft_slots,
+        softmax_scale=softmax_scale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
     return out
 
 
@@ -355,6 +346,80 @@ def _run(
     )
 
 
+def _run_generic(
+    config: GenericConfig,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    max_seqlen_q: int,
+    cu_seqlens_q: torch.Tensor,
+    lengths: torch.Tensor,
+    index: torch.Tensor,
+    drafts: torch.Tensor | None,
+    softmax_scale: float,
+    k_descale: torch.Tensor | float | None,
+    v_descale: torch.Tensor | float | None,
+) -> None:
+    kv_heads, head = k.shape[2], q.shape[2]
+    batch = cu_seqlens_q.shape[0] - 1
+    partial, tops, sums = _generic_scratch(config, batch, max_seqlen_q, kv_heads, head, q.device)
+    k_number, k_tensor = split_descale(k_descale)
+    v_number, v_tensor = split_descale(v_descale)
+    _launch(generic_kernel, (batch * max_seqlen_q, kv_heads, config.segments))(
+        q,
+        k,
+        v,
+        out,
+        partial,
+        tops,
+        sums,
+        cu_seqlens_q,
+        lengths,
+        index,
+        drafts,
+        k_tensor,
+        v_tensor,
+        softmax_scale * k_number,
+        v_number,
+        max_seqlen_q,
+        config.segments,
+        index.stride(0),
+        *q.stride()[:2],
+        *k.stride()[:3],
+        *v.stride()[:3],
+        *out.stride()[:2],
+        HEAD=head,
+        ROWS=config.block_m,
+        PAGE=k.shape[1],
+        TILE=config.tile,
+        DIRECT=config.segments == 1,
+        TOKENS=drafts is not None,
+        INTERPRETED=q.device.type == "cpu",
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        **_amd_options(config.waves_per_eu),
+    )
+    if config.segments > 1:
+        _launch(generic_reduce_kernel, (batch * max_seqlen_q, kv_heads, config.block_m))(
+            out,
+            partial,
+            tops,
+            sums,
+            cu_seqlens_q,
+            v_tensor,
+            v_number,
+            max_seqlen_q,
+            *out.stride()[:2],
+            HEAD=head,
+            ROWS=config.block_m,
+            SEGMENTS=config.segments,
+            INTERPRETED=q.device.type == "cpu",
+            num_warps=config.reduce_warps,
+        )
+
+
 def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
     """Bind a grid; Triton's launcher type says nothing useful."""
     launcher: Callable[..., Any] = kernel[grid]
@@ -363,6 +428,29 @@ def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
 
 def _amd_options(waves_per_eu: int) -> dict[str, int]:
     return {"waves_per_eu": waves_per_eu} if waves_per_eu and torch.version.hip else {}
+
+
+def _check_tokens(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    draft_slots: torch.Tensor,
+) -> int:
+    """The batch size, once the tensors agree on it."""
+    check_tensors(q, k, v, out, cu_seqlens_q, page_dimensions=3)
+    check_lengths(cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
+    batch = kv_indptr.shape[0] - 1
+    if cu_seqlens_q.shape != (batch + 1,):
+        raise ValueError(f"cu_seqlens_q must be ({batch + 1},), got {tuple(cu_seqlens_q.shape)}")
+    if draft_slots.dtype != kv_indices.dtype:
+        raise ValueError(f"draft_slots must have kv_indices' dtype {kv_indices.dtype}")
+    if draft_slots.shape[0] < q.shape[0]:
+        raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
+    return batch
 
 
 def _case(

@@ -19,6 +19,7 @@ from kernel.tests.problems import (
     PAGE,
     SMALL_CDNA,
     SMALL_HOPPER,
+    Operation,
     Problem,
     assert_accurate,
     expected,
@@ -181,11 +182,19 @@ def test_page_order_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_token_slots_give_the_same_bits(arch: Arch) -> None:
+@pytest.mark.parametrize(
+    ("tokens_call", "paged_call"),
+    [
+        (ops.mtp_verify_attention_tokens, ops.mtp_verify_attention),
+        (ops.generic_attention_tokens, ops.generic_attention),
+    ],
+    ids=["verify", "generic"],
+)
+def test_token_slots_give_the_same_bits(arch: Arch, tokens_call: Operation, paged_call: Operation) -> None:
     problem = make_problem([75, 3, 17], [4, 3, 1], kv_heads=2)
     tokens = token_layout(problem)
     out = torch.full_like(problem.q, math.nan)
-    ops.mtp_verify_attention_tokens(
+    tokens_call(
         problem.q,
         problem.k_cache.flatten(0, 1),
         problem.v_cache.flatten(0, 1),
@@ -201,7 +210,7 @@ def test_token_slots_give_the_same_bits(arch: Arch) -> None:
         v_descale=None,
         arch=arch,
     )
-    assert torch.equal(out, run(ops.mtp_verify_attention, problem, arch))
+    assert torch.equal(out, run(paged_call, problem, arch))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
