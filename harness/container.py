@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from harness.engines.command import Command
@@ -23,6 +24,7 @@ def in_container(
     vendor: Literal["amd", "nvidia"],
     name: str,
     gpus: tuple[int, ...],
+    mounts: Sequence[str] = (),
 ) -> Command:
     """`command` as a container that is removed when it ends, and by force at teardown.
 
@@ -31,7 +33,7 @@ def in_container(
     """
     argv = [container.runtime, "run", "--rm", "--init", f"--name={name}", "--network=host"]
     argv += [f"--shm-size={container.shm_size}", *_devices(container, vendor, gpus)]
-    argv += [f"--volume={mount}" for mount in container.mounts]
+    argv += [f"--volume={mount}" for mount in (*container.mounts, *mounts)]
     env = dict(command.env)
     if vendor == "nvidia":
         # Only the chosen GPUs are visible inside, and they are numbered from 0 there.

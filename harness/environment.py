@@ -5,7 +5,6 @@ A table of probes: a newcomer adds one entry. A probe that finds nothing returns
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -17,10 +16,10 @@ from typing import Any
 
 import psutil
 
-import kernel
 from harness import __version__
 from harness.server import harmless
 from harness.telemetry import Source
+from kernel.source import source_hash
 
 _ENVIRONMENT = re.compile(
     r"^(AITER|AMD|CUDA|GPU|HF_HUB_OFFLINE|HIP|HSA|MTPBENCH|NCCL|OMP|PYTORCH|RCCL|ROCM|ROCR|SGLANG|TORCH|TRITON)(_|$)"
@@ -70,6 +69,16 @@ def image_digest(runtime: str, image: str) -> str | None:
     return _output([runtime, "image", "inspect", "--format", "{{.Id}}", image])
 
 
+def image_python_path(runtime: str, image: str) -> str:
+    """The PYTHONPATH that an image sets (ROCm images of SGLang find AITER by it); empty if none or not pulled yet."""
+    text = _output([runtime, "image", "inspect", "--format", "{{json .Config.Env}}", image])
+    try:
+        variables = json.loads(text or "[]") or []
+    except ValueError:
+        return ""
+    return next((v.removeprefix("PYTHONPATH=") for v in variables if str(v).startswith("PYTHONPATH=")), "")
+
+
 def fingerprint(source: Source | None) -> dict[str, Any]:
     """All probes that find something."""
     found = {name: probe() for name, probe in _PROBES.items()}
@@ -94,16 +103,6 @@ def _commit() -> str | None:
     if not commit:
         return None
     return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], _repository()) else commit
-
-
-def kernel_hash() -> str:
-    """Of the in-tree kernel's sources, tests left out, as imported by this process."""
-    root = Path(kernel.__file__).resolve().parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if "tests" not in path.parts:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _first_line(path: str) -> str | None:
@@ -136,6 +135,6 @@ _PROBES: dict[str, Callable[[], Any]] = {
     "rocm": lambda: _first_line("/opt/rocm/.info/version"),
     "mtpbench": lambda: __version__,
     "commit": _commit,
-    "kernel_hash": kernel_hash,
+    "kernel_hash": source_hash,
     "variables": _variables,
 }

@@ -9,7 +9,8 @@
     └── ServerError          carries the tail of the server's log
         ├── ServerStartError   never became ready, or is not the process that we started
         ├── ServerDiedError    its process ended
-        └── ServerWedgedError  its process lives but serves nothing
+        ├── ServerWedgedError  its process lives but serves nothing
+        └── InvalidLaunchError it serves something else than was asked for
 
 The command line turns each into a message and exit code 2; anything else is a bug and shows a traceback.
 """
@@ -99,3 +100,7 @@ class ServerDiedError(ServerError):
 
 class ServerWedgedError(ServerError):
     """The server's process lives, but nothing comes from it."""
+
+
+class InvalidLaunchError(ServerError):
+    """The server runs, and what it serves is not what was to be measured: nothing is measured on it."""

@@ -4,7 +4,7 @@ Runs in a session of its own with the server as its child. When its standard inp
 harness closed it or died (even by SIGKILL), it ends the whole process group: SIGTERM, a grace period,
 SIGKILL. Then it runs the clean-up command (`docker rm --force …`). Its exit status is the server's.
 
-    python -m harness.guardian GRACE_SECONDS CLEANUP_JSON -- COMMAND…
+    python harness/guardian.py GRACE_SECONDS CLEANUP_JSON -- COMMAND…
 """
 
 from __future__ import annotations

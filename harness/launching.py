@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +15,18 @@ from harness.engines.base import Engine, LaunchContext
 from harness.engines.command import Command
 from harness.engines.process import server_process
 from harness.engines.registry import ENGINES, AnySettings
-from harness.environment import image_digest, packages
-from harness.errors import ServerError
+from harness.environment import image_digest, image_python_path, packages
+from harness.errors import InvalidLaunchError, ServerError
+from harness.evidence import check_evidence, read_evidence
 from harness.model import LaunchRecord
 from harness.plan import LaunchPlan, launch_context
+from harness.plugin import plugin_folder
 from harness.scenario import Scenario
 from harness.server import ServerProcess, free_port, harmless, harmless_command
 from harness.store import RunStore, utc_now
+from kernel.source import source_hash
+
+_EVIDENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class _Start:
             status=status,
             gpus=self.context.gpus,
             log=log.name if self.command else "",
+            verify=self.engine.verify_arm(self.settings) or "",
         )
 
 
@@ -113,6 +120,10 @@ class Launcher:
                     raise
             record = await self._describe(start, server, http)
             self._ui.launch_ready(record.ready_seconds)
+            if record.verify:
+                # Calls after the start may be rejected too: what the processes wrote last counts.
+                stack.callback(self._save_evidence, start, record)
+                _refuse_invalid(await self._early_evidence(start, record), server)
             asked = getattr(start.settings, "model", None) if server is None else None
             model = asked or await start.engine.identity(http) or "default"
             yield Launch(plan, start.engine, base_url, server, http, model, record)
@@ -122,8 +133,21 @@ class Launcher:
         self._ui.preparing(f"the {engine.name} engine")
         await asyncio.to_thread(engine.prepare, plan.arm.server, cache_dir)
         context = launch_context(self._scenario, plan, self._options.gpus, free_port(), cache_dir)
-        command = engine.command(plan.arm.server, context)
-        return _Start(plan, engine, context, command, self._store.server_starts(plan.slug))
+        number = self._store.server_starts(plan.slug)
+        if engine.verify_arm(plan.arm.server):
+            context = await asyncio.to_thread(self._with_plugin, plan, context, number)
+        return _Start(plan, engine, context, engine.command(plan.arm.server, context), number)
+
+    def _with_plugin(self, plan: LaunchPlan, context: LaunchContext, number: int) -> LaunchContext:
+        container = getattr(plan.arm.server, "container", None)
+        folder = self._store.evidence_folder(plan.slug, number).absolute()
+        folder.mkdir(parents=True, exist_ok=True)  # else a container runtime makes it, owned by root
+        return replace(
+            context,
+            plugin_dir=plugin_folder(context.cache_dir.absolute()),
+            evidence_dir=folder,
+            image_python_path=image_python_path(container.runtime, container.image) if container else "",
+        )
 
     def _server(self, start: _Start, command: Command) -> ServerProcess:
         return server_process(
@@ -135,6 +159,24 @@ class Launcher:
             start.settings.ready_timeout,
             self._ui.launch_waiting,
         )
+
+    async def _early_evidence(self, start: _Start, record: LaunchRecord) -> LaunchRecord:
+        """The evidence of the start: graphs are captured by then. The processes write it within a second."""
+        deadline = time.monotonic() + _EVIDENCE_S
+        while True:
+            found = self._save_evidence(start, record)
+            if not any(f.invalid for f in found.findings) or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(_EVIDENCE_S / 10)
+
+    def _save_evidence(self, start: _Start, record: LaunchRecord) -> LaunchRecord:
+        assert start.context.evidence_dir is not None
+        evidence = read_evidence(start.context.evidence_dir)
+        concurrency = max(level.concurrency for level in self._scenario.arrival.levels())
+        findings = check_evidence(evidence, record.verify, record.tp, source_hash(), concurrency)
+        found = replace(record, evidence=evidence, findings=findings)
+        self._store.save_launch(found)
+        return found
 
     async def _describe(self, start: _Start, server: ServerProcess | None, http: ControlClient) -> LaunchRecord:
         """Asks the ready server who it is, and saves the answer before anything is measured."""
@@ -151,3 +193,15 @@ class Launcher:
         )
         self._store.save_launch(record)
         return record
+
+
+def _refuse_invalid(record: LaunchRecord, server: ServerProcess | None) -> None:
+    """Nothing is measured on a server that serves something else than was asked for."""
+    invalid = next((finding for finding in record.findings if finding.invalid), None)
+    if invalid:
+        raise InvalidLaunchError(
+            f"INVALID: {invalid.message}",
+            "Nothing was measured on it. `mtpbench doctor` checks an installed SGLang against what we rely on.",
+            log_path=server.log_path if server else None,
+            log_tail=server.tail() if server else (),
+        )

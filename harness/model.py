@@ -242,6 +242,9 @@ class LaunchRecord:
     described: dict[str, Any] = field(default_factory=dict)  # what the server says of itself
     packages: dict[str, str] = field(default_factory=dict)  # versions in the server's own interpreter
     log: str = ""  # file name, beside this record
+    verify: str = ""  # arm of the verify kernel that was asked for; empty: SGLang unhooked
+    evidence: tuple[dict[str, Any], ...] = ()  # what each of its processes wrote down, see harness/evidence.py
+    findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"record_version": RECORD_VERSION, **asdict(self)}
@@ -251,4 +254,6 @@ class LaunchRecord:
         values = {key: value for key, value in data.items() if key != "record_version"}
         values["command"] = tuple(values["command"])
         values["gpus"] = tuple(values["gpus"])
+        values["evidence"] = tuple(values.get("evidence", ()))
+        values["findings"] = tuple(Finding(**finding) for finding in values.get("findings", ()))
         return cls(**values)

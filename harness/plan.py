@@ -73,4 +73,5 @@ def launch_context(
         max_concurrency=scenario.max_slots,
         max_context=(scenario.max_context or _JSONL_CONTEXT + scenario.workload.max_output) + _CONTEXT_MARGIN,
         cache_dir=cache_dir,
+        kernel_cache=cache_dir / "kernels" / scenario.name / f"{plan.arm.name}-tp{plan.tp}",
     )

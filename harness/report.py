@@ -90,6 +90,9 @@ def build(run: StoredRun) -> Report:
 
 def _headline(run: StoredRun, lines: list[Line]) -> tuple[bool, str]:
     """The worst thing first: a result can never look better than its worst line."""
+    wrong = next((f for launch in run.launches for f in launch.findings if f.invalid), None)
+    if wrong:
+        return False, f"INVALID: {wrong.message}"
     failed = sum(line.failed for line in lines)
     total = sum(line.requests for line in lines)
     planned = run.scenario.launches * run.scenario.passes * len(lines)

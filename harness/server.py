@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from harness import guardian as guardian_module
 from harness.client import ControlClient
 from harness.engines.command import Command
 from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
@@ -121,7 +122,8 @@ class ServerProcess:
         await self.stop()
 
     def _start(self) -> None:
-        guardian = [sys.executable, "-m", "harness.guardian", str(GRACE_S)]
+        # By its path: the server's environment may forbid imports from the working directory.
+        guardian = [sys.executable, guardian_module.__file__, str(GRACE_S)]
         guardian += [json.dumps(self.command.cleanup), "--", *self.command.argv]
         environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
         log = self.log_path.open("ab")

@@ -4,6 +4,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               scenario.yaml                  as the user wrote it
               launches/<launch>-s<n>.json    one server process: command, environment, what it says of itself
               launches/<launch>-s<n>.log
+              launches/<launch>-s<n>.evidence/   which verify kernel served it, a file a process
               passes/<pass>.json             one pass
               passes/<pass>.requests.jsonl.gz
               passes/failed/…                passes that did not complete, for diagnosis
@@ -108,6 +109,10 @@ class RunStore:
 
     def log_path(self, slug: str, server_start: int) -> Path:
         return self.path / "launches" / f"{slug}-s{server_start}.log"
+
+    def evidence_folder(self, slug: str, server_start: int) -> Path:
+        """Where the processes of one server start write which kernel served them."""
+        return self.path / "launches" / f"{slug}-s{server_start}.evidence"
 
     def save_launch(self, record: LaunchRecord) -> None:
         self._write_json(f"launches/{record.slug}-s{record.server_start}.json", record.to_json())

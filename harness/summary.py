@@ -79,15 +79,21 @@ def summarise(run: StoredRun) -> list[Line]:
     for source in run.passes:
         key = source.record.key
         views.setdefault((key.arm, key.tp, key.level), []).append(PassView.of(source, run.scenario.slo))
+    launched: dict[tuple[str, int], list[Finding]] = {}
+    for launch in run.launches:
+        launched.setdefault((launch.arm, launch.tp), []).extend(launch.findings)
     lines = []
     for tp in run.scenario.tp:
         for level in run.scenario.arrival.levels():
             for arm in run.scenario.arms:
-                lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), run.scenario))
+                found = launched.get((arm, tp), [])
+                lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), found, run.scenario))
     return lines
 
 
-def _line(arm: str, tp: int, level: LoadLevel, views: list[PassView], scenario: Scenario) -> Line:
+def _line(
+    arm: str, tp: int, level: LoadLevel, views: list[PassView], launched: list[Finding], scenario: Scenario
+) -> Line:
     by_launch: dict[int, list[PassView]] = {}
     for view in views:
         by_launch.setdefault(view.source.record.key.launch, []).append(view)
@@ -102,7 +108,8 @@ def _line(arm: str, tp: int, level: LoadLevel, views: list[PassView], scenario: 
                 launches.append(fmean(numbers))
         if launches:
             values[name] = Value(median(launches), min(launches), max(launches), len(launches), samples)
-    found = {finding.code: finding for view in views for finding in view.source.record.findings}
+    of_passes = (finding for view in views for finding in view.source.record.findings)
+    found = {finding.code: finding for finding in (*launched, *of_passes)}
     return Line(
         arm=arm,
         tp=tp,

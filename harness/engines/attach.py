@@ -63,6 +63,9 @@ class Attach:
     def meaningful_output(self, settings: AttachSettings) -> bool:
         return True
 
+    def verify_arm(self, settings: AttachSettings) -> str | None:
+        return None
+
     def prepare(self, settings: AttachSettings, cache_dir: Path) -> None:
         """Nothing: it runs."""
 

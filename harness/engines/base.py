@@ -35,6 +35,10 @@ class LaunchContext:
     max_context: int
     cache_dir: Path
     host: str = "127.0.0.1"
+    kernel_cache: Path | None = None  # of this arm alone: what one arm compiles can't reach another
+    plugin_dir: Path | None = None  # the verify kernel and its entry point, for engines that take it
+    evidence_dir: Path | None = None  # where the server's processes write which kernel served them
+    image_python_path: str = ""  # PYTHONPATH that a container image sets by itself
 
 
 class Engine(Protocol, Generic[S]):
@@ -63,6 +67,10 @@ class Engine(Protocol, Generic[S]):
 
     def meaningful_output(self, settings: S) -> bool:
         """Is the text worth checking for garbage? Not with dummy weights or simulated acceptance."""
+        ...
+
+    def verify_arm(self, settings: S) -> str | None:
+        """Who is to serve target-verify, and must bring evidence of it; None: the engine as it is."""
         ...
 
     def prepare(self, settings: S, cache_dir: Path) -> None:

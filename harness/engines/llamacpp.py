@@ -94,6 +94,9 @@ class LlamaCpp:
     def meaningful_output(self, settings: LlamaCppSettings) -> bool:
         return settings.speculation is None or settings.speculation.synth_len is None
 
+    def verify_arm(self, settings: LlamaCppSettings) -> str | None:
+        return None
+
     def prepare(self, settings: LlamaCppSettings, cache_dir: Path) -> None:
         for package in ("xllamacpp", "gguf"):
             if importlib.util.find_spec(package) is None:

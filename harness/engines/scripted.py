@@ -120,6 +120,9 @@ class Scripted:
     def meaningful_output(self, settings: ScriptedSettings) -> bool:
         return True
 
+    def verify_arm(self, settings: ScriptedSettings) -> str | None:
+        return None
+
     def prepare(self, settings: ScriptedSettings, cache_dir: Path) -> None:
         """Nothing."""
 

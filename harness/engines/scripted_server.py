@@ -131,7 +131,8 @@ class ScriptedServer:
 
     async def tokenize(self, request: Request) -> Response:
         """One token a character: its code, kept below 2048."""
-        text = (await request.json()).get("content", "")
+        body = await request.json()
+        text = body.get("content") or body.get("prompt") or ""  # llama.cpp's key and SGLang's
         return JSONResponse({"tokens": [ord(character) % 2048 for character in text]})
 
     async def detokenize(self, request: Request) -> Response:

@@ -27,9 +27,21 @@ from harness.engines.base import (
 )
 from harness.engines.command import Command
 from harness.errors import ServerStartError
+from harness.plugin import python_path
 from harness.settings import Container, Count, ServerSettings, Strict
 
 SIMULATE = "SGLANG_SIMULATE_ACC_LEN"
+ARM_VARIABLE, EVIDENCE_VARIABLE = "MTPBENCH_VERIFY", "MTPBENCH_EVIDENCE"  # of kernel/sglang_plugin.py
+# The backend whose target-verify the plug-in takes over.
+_HOOKED_BACKEND = {"amd": "aiter", "nvidia": "triton"}
+_VERIFIABLE_DRAFTS = 4
+# Compiled kernels, kept between launches: Triton alone makes a start with MTP two minutes longer. AITER's own
+# builds stay where its image has them.
+_KERNEL_CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
 
 # A passive /health: the default one generates a token and sleeps a second, in the middle of a measurement.
 _ENV = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
@@ -119,6 +131,11 @@ class SglangSettings(ServerSettings):
     speculation: SglangSpeculation | None = None
     """Absent or null: one token a step."""
 
+    verify: Literal["generic", "in-tree", "upstream"] | None = None
+    """Who serves target-verify, through the plug-in kernel/sglang_plugin.py, with evidence that it did. `generic`:
+    AITER's unified attention (AMD) or this repository's generic kernel (NVIDIA). `in-tree`: this repository's
+    verify kernel. `upstream`: whatever SGLang takes, counted. Absent: SGLang unhooked, without evidence."""
+
     flags: dict[str, str | int | float | bool | None] = {}
     """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. null or false removes
     one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context` the longest request."""
@@ -164,6 +181,7 @@ class Sglang:
             found.append(("model", "a tiny model is made on this host: mount one and give its path instead"))
         if kind and not tiny_qwen35.KINDS[kind]["weights"] and settings.load_format != "dummy":
             found.append(("load_format", f"{settings.model} has no weights: use dummy"))
+        found += _verify_problems(settings)
         spec = settings.speculation
         if spec and spec.topk == 1 and spec.draft_tokens != spec.steps + 1:
             found.append(("speculation.draft_tokens", f"must be steps + 1 = {spec.steps + 1} when topk is 1"))
@@ -197,6 +215,9 @@ class Sglang:
     def meaningful_output(self, settings: SglangSettings) -> bool:
         simulated = settings.speculation and settings.speculation.simulate_accept_length
         return settings.load_format != "dummy" and not simulated
+
+    def verify_arm(self, settings: SglangSettings) -> str | None:
+        return settings.verify
 
     def prepare(self, settings: SglangSettings, cache_dir: Path) -> None:
         """Makes a tiny model, in the interpreter that has SGLang; others are fetched by SGLang itself."""
@@ -251,9 +272,24 @@ class Sglang:
         env[devices] = ",".join(map(str, context.gpus))
         if settings.gpu_vendor == "nvidia":
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which NVML numbers them for telemetry
+        if settings.verify:
+            env[ARM_VARIABLE] = settings.verify
+            if context.evidence_dir:
+                env[EVIDENCE_VARIABLE] = str(context.evidence_dir)
+            if context.plugin_dir:
+                inherited = context.image_python_path if settings.container else os.environ.get("PYTHONPATH", "")
+                env["PYTHONPATH"] = python_path(context.plugin_dir, settings.env.get("PYTHONPATH", inherited))
+                # Else a server started in a checkout would find that one's kernel before ours (Python 3.11 and newer).
+                env.setdefault("PYTHONSAFEPATH", "1")
+        if context.kernel_cache:
+            env = {name: str(context.kernel_cache / folder) for name, folder in _KERNEL_CACHES.items()} | env
         command = Command(tuple(argv), env)
         if settings.container:
-            command = in_container(command, settings.container, settings.gpu_vendor, context.identity, context.gpus)
+            shared = (context.plugin_dir, context.evidence_dir, context.kernel_cache)
+            mounts = [f"{path}:{path}" for path in shared if path]
+            command = in_container(
+                command, settings.container, settings.gpu_vendor, context.identity, context.gpus, mounts
+            )
         return command
 
     def _python(self, settings: SglangSettings) -> str:
@@ -313,6 +349,31 @@ class Sglang:
                 step["cuda_graph"] = float(graph[1] == "True")
             steps.append(step)
         return steps
+
+
+def _verify_problems(settings: SglangSettings) -> list[tuple[str, str]]:
+    """What would make the verify kernel's gate reject every call, or the plug-in wait for calls in vain."""
+    if settings.verify is None:
+        return []
+    found, flags, spec = [], settings.flags, settings.speculation
+    if ARM_VARIABLE in settings.env:
+        found.append((f"env.{ARM_VARIABLE}", "use `verify`"))
+    if spec is None:
+        found.append(("verify", "needs `speculation`: without drafts nothing is verified"))
+    backend = _HOOKED_BACKEND[settings.gpu_vendor]
+    if flags.get("attention-backend") != backend:
+        found.append(("flags.attention-backend", f"must be {backend}: the plug-in hooks that backend's target-verify"))
+    if settings.verify == "upstream":
+        return found
+    if flags.get("kv-cache-dtype") != "fp8_e4m3":
+        found.append(("flags.kv-cache-dtype", "must be fp8_e4m3: `auto` is bf16, and the gate would reject each call"))
+    if settings.gpu_vendor == "amd" and flags.get("page-size") != 16:
+        found.append(("flags.page-size", "must be 16: the gate would reject each call"))
+    if spec and spec.topk != 1:
+        found.append(("speculation.topk", "must be 1: the kernel verifies chains"))
+    if spec and spec.draft_tokens > _VERIFIABLE_DRAFTS:
+        found.append(("speculation.draft_tokens", f"must be at most {_VERIFIABLE_DRAFTS}: the kernel verifies no more"))
+    return found
 
 
 _TINY = "tiny-qwen3.5-"

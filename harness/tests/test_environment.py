@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.environment import fingerprint, kernel_hash, packages
+from harness.environment import fingerprint, packages
 from harness.model import GpuSample
 from harness.telemetry import Nvml, Recorder, amd_sample, open_source
+from kernel.source import source_hash
 
 # As documented for amdsmi 6.4 on MI300 and MI350: the average power is "N/A", the current one in watts.
 AMD_CLOCK = {"clk": 2100, "min_clk": 500, "max_clk": 2400, "clk_locked": False, "clk_deep_sleep": "N/A"}
@@ -113,7 +114,7 @@ def test_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["variables"]["SGLANG_USE_AITER"] == "1"
     assert found["variables"]["HIP_VISIBLE_DEVICES"] == "0"
     assert not {"NCCL_AUTH_TOKEN", "HOME"} & set(found["variables"])
-    assert found["kernel_hash"] == kernel_hash()
+    assert found["kernel_hash"] == source_hash()
     assert "gpus" not in found
 
 

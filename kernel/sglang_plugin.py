@@ -1,0 +1,353 @@
+"""Puts a verify kernel into SGLang servers: the only file that imports sglang.
+
+SGLang finds :func:`register` through its entry-point group ``sglang.srt.plugins`` and calls it in
+the launcher and in every scheduler process.  The environment variable ``MTPBENCH_VERIFY`` picks
+who serves target-verify:
+
+=========  ==================================  ====================================
+arm        aiter backend (AMD)                 Triton backend (NVIDIA)
+=========  ==================================  ====================================
+generic    AITER's unified attention, KV head  the generic arm of this package
+           as it lies in the pool
+in-tree    this package's verify kernel        this package's verify kernel
+upstream   what SGLang does by itself          what SGLang does by itself
+=========  ==================================  ====================================
+
+Unset, nothing is hooked.  What the gate rejects keeps the path it had and is counted by reason;
+:mod:`kernel.evidence` writes the counts down.  SGLang logs a plug-in's exceptions and serves on,
+which would measure the baseline in the arm's name, so every failure here ends the process.
+
+Written against SGLang 0.5.16 and 0.5.23.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kernel.evidence import ARM_VARIABLE, FOLDER_VARIABLE, Evidence
+
+ARMS = ("generic", "in-tree", "upstream")
+TRITON_TARGET = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.forward_extend"
+AITER_TARGET = "sglang.srt.layers.attention.aiter_backend.unified_attention"
+MTP_MODULE = "sglang.kernels.ops.attention.unified_attention_3d_mtp"
+MTP_TARGET = f"{MTP_MODULE}.unified_attention_3d_mtp_func"
+AITER_GENERIC = "aiter.ops.triton.attention.unified_attention:unified_attention"
+# Our own reasons, beside the gate's: what only the engine's call shows.
+OTHER_PATH = "other_path"  # the backend never came to the call that we replace
+
+Call = Callable[..., Any]
+
+
+class PluginError(Exception):
+    """The arm can't be engaged; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of SGLang to wrap, with the parameters that the wrapper relies on."""
+
+    target: str
+    parameters: tuple[str, ...]
+    around: Call
+
+
+def register() -> None:
+    """The entry point.  Ends the process if an arm is asked for and can't be engaged."""
+    arm = os.environ.get(ARM_VARIABLE, "")
+    if not arm:
+        return
+    try:
+        engage(arm)
+    except Exception as error:
+        # Not an Exception: SGLang would log it and serve without the arm.
+        raise SystemExit(f"mtpbench: {ARM_VARIABLE}={arm} can't be engaged: {error}") from error
+
+
+def engage(arm: str) -> Evidence:
+    """Place the hooks of ``arm`` in this process.
+
+    Raises:
+        PluginError: unknown arm, or a hook that could not be placed.
+    """
+    if arm not in ARMS:
+        raise PluginError(f"unknown arm; known: {', '.join(ARMS)}")
+    import torch
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    amd = torch.version.hip is not None
+    folder = os.environ.get(FOLDER_VARIABLE)
+    evidence = Evidence(arm, {"sglang": _version("sglang")}, Path(folder) if folder else None)
+    hooks = _aiter_hooks(arm, evidence) if amd else [_triton_hook(arm, evidence)]
+    evidence.facts["hooks"] = [hook.target for hook in hooks]
+    for hook in hooks:
+        before = _resolve(hook)
+        HookRegistry.register(hook.target, hook.around, HookType.AROUND)
+        HookRegistry.apply_hooks()  # only logs what it can't place
+        if _resolve(hook) is before:
+            raise PluginError(f"SGLang did not place the hook on {hook.target}: its log says why")
+    evidence.start()
+    print(f"mtpbench: verify arm {arm}, hooks on {', '.join(evidence.facts['hooks'])}", file=sys.stderr)
+    return evidence
+
+
+def _resolve(hook: Hook) -> Any:
+    try:
+        found = pkgutil.resolve_name(hook.target)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"{hook.target} is not there ({error}): this SGLang is not one that we know") from error
+    known = inspect.signature(found, follow_wrapped=True).parameters
+    missing = [name for name in hook.parameters if name not in known]
+    if missing and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        raise PluginError(f"{hook.target} no longer has {', '.join(missing)}: this SGLang is not one that we know")
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _seen(evidence: Evidence, device: Any) -> bool:
+    """Note rank and device once; is a graph being captured?"""
+    import torch
+
+    if evidence.rank is None:
+        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+        evidence.world_size = torch.distributed.get_world_size() if ready else 1
+        if device.type == "cuda":
+            evidence.facts["device"] = torch.cuda.get_device_name(device)
+        evidence.rank = torch.distributed.get_rank() if ready else 0
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _arch(device: Any) -> str:
+    from kernel import checks
+
+    try:
+        return checks.device_arch(device).name
+    except ValueError:  # no GPU
+        return str(device.type)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
+
+
+# --- Triton backend ---
+
+
+def _triton_hook(arm: str, evidence: Evidence) -> Hook:
+    # Imported now: a kernel that can't be imported must end the server at its start.
+    from kernel.ops import generic_attention_tokens, mtp_verify_attention_tokens
+
+    serve = {"generic": generic_attention_tokens, "in-tree": mtp_verify_attention_tokens}.get(arm)
+
+    def around(
+        original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
+    ) -> Any:
+        """The backend writes K and V and looks up its buffers as ever; only its last call is replaced."""
+        if not batch.forward_mode.is_target_verify():
+            return original(backend, q, k, v, layer, batch, *args, **kw)
+        plain = backend.extend_attention_fwd
+        calls = 0
+
+        def extend(*values: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return _extend(serve, evidence, plain, backend, batch, values, named)
+
+        backend.extend_attention_fwd = extend
+        try:
+            result = original(backend, q, k, v, layer, batch, *args, **kw)
+        finally:
+            backend.extend_attention_fwd = plain
+        if not calls:
+            reason = "upstream" if serve is None else OTHER_PATH
+            evidence.count_passed(reason, len(batch.seq_lens), _seen(evidence, q.device))
+        return result
+
+    parameters = ("q", "k", "v", "layer", "forward_batch")
+    return Hook(TRITON_TARGET, parameters, around)
+
+
+# extend_attention_fwd's parameters, in 0.5.16 and 0.5.23.
+_EXTEND = (
+    "q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "custom_mask",
+    "is_causal", "mask_indptr", "max_len_extend", "k_scale", "v_scale", "sm_scale",
+)  # fmt: skip
+
+
+def _extend(
+    serve: Call | None,
+    evidence: Evidence,
+    plain: Call,
+    backend: Any,
+    batch: Any,
+    values: tuple[Any, ...],
+    named: dict[str, Any],
+) -> Any:
+    """Stands in for ``extend_attention_fwd`` while a target-verify batch is served."""
+    from kernel.gate import AttentionCase, reject_reason
+
+    if len(values) != len(_EXTEND):
+        raise PluginError(f"extend_attention_fwd was called with {len(values)} values instead of {len(_EXTEND)}")
+    call = dict(zip(_EXTEND, values, strict=True))
+    q, k_buffer = call["q"], call["k_buffer"]
+    captured = _seen(evidence, q.device)
+    sequences = call["kv_indptr"].shape[0] - 1
+    if serve is None:
+        evidence.count_passed("upstream", sequences, captured)
+        return plain(*values, **named)
+    case = AttentionCase(
+        arch=_arch(q.device),
+        query_heads=q.shape[1],
+        kv_heads=k_buffer.shape[-2],
+        head_size=q.shape[2],
+        page_size=1,
+        q_dtype=_dtype(q),
+        kv_dtype=_dtype(k_buffer),
+        batch=sequences,
+        max_seqlen_q=call["max_len_extend"],
+        max_seqlen_k=backend.max_context_len,
+        layout="tokens",
+        sliding_window=max(named.get("sliding_window_size", -1), 0),
+        softcap=int(bool(named.get("logit_cap"))),
+        sinks=int(named.get("sinks") is not None),
+        tree_width=max(backend.topk, 1),
+    )
+    reason = reject_reason(case) or _triton_reason(backend, call, named)
+    if reason is not None:
+        evidence.count_passed(reason, sequences, captured)
+        return plain(*values, **named)
+    evidence.count_served(sequences, case.max_seqlen_q, captured)
+    return serve(
+        q,
+        k_buffer,
+        call["v_buffer"],
+        call["out"],
+        cu_seqlens_q=call["qo_indptr"],
+        kv_indptr=call["kv_indptr"],
+        kv_indices=call["kv_indices"],
+        draft_slots=batch.out_cache_loc,
+        max_seqlen_q=case.max_seqlen_q,
+        max_seqlen_k=case.max_seqlen_k,
+        softmax_scale=call["sm_scale"],
+        k_descale=call["k_scale"],
+        v_descale=call["v_scale"],
+    )
+
+
+def _triton_reason(backend: Any, call: dict[str, Any], named: dict[str, Any]) -> str | None:
+    """What the gate's case has no field for."""
+    if not call["is_causal"]:
+        return "not_causal"
+    if named.get("score_mod") is not None or named.get("xai_temperature_len", -1) > 0:
+        return "logit_change"
+    if getattr(backend, "_translate_kv_loc", None) is not None:
+        return "virtual_slots"  # out_cache_loc then names no place in the pool
+    return None
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# --- aiter backend ---
+
+
+def _aiter_hooks(arm: str, evidence: Evidence) -> list[Hook]:
+    from kernel.ops import mtp_verify_attention
+
+    def around_unified(original: Call, **call: Any) -> Any:
+        """AITER's kernel, which SGLang calls for prefill, decode and, at 2-4 query tokens, verify."""
+        if not 1 < call["max_seqlen_q"] <= 4:
+            return original(**call)
+        captured = _seen(evidence, call["q"].device)
+        sequences = call["seqused_k"].shape[0]
+        if arm == "upstream":
+            evidence.count_passed("upstream", sequences, captured)
+            return original(**call)
+        packed = {**call, "k": packed_heads(call["k"]), "v": packed_heads(call["v"])}
+        reason = _aiter_reason(packed)
+        if reason is not None:
+            evidence.count_passed(reason, sequences, captured)
+            return original(**call)
+        evidence.count_served(sequences, call["max_seqlen_q"], captured)
+        return original(**packed) if arm == "generic" else mtp_verify_attention(**_ours(packed))
+
+    def around_mtp(original: Call, **call: Any) -> Any:
+        """SGLang's own MTP kernel (0.5.23), behind its shape gate."""
+        captured = _seen(evidence, call["q"].device)
+        sequences = call["seqused_k"].shape[0]
+        if arm == "upstream":
+            evidence.count_passed("upstream", sequences, captured)
+            return original(**call)
+        reason = _aiter_reason(call)
+        if reason is not None:
+            evidence.count_passed(reason, sequences, captured)
+            return original(**call)
+        evidence.count_served(sequences, call["max_seqlen_q"], captured)
+        if arm == "in-tree":
+            return mtp_verify_attention(**_ours(call))
+        generic = pkgutil.resolve_name(AITER_GENERIC)
+        return generic(**call, causal=True, window_size=(-1, -1), softcap=0.0, q_descale=None)
+
+    unified = ("q", "k", "v", "out", "cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k", "block_table")
+    hooks = [Hook(AITER_TARGET, unified, around_unified)]
+    if _exists(MTP_MODULE):  # 0.5.23
+        hooks.insert(0, Hook(MTP_TARGET, unified, around_mtp))
+    return hooks
+
+
+_OURS = (
+    "q", "out", "cu_seqlens_q", "seqused_k", "block_table", "max_seqlen_q", "max_seqlen_k",
+    "softmax_scale", "k_descale", "v_descale",
+)  # fmt: skip
+
+
+def _ours(call: dict[str, Any]) -> dict[str, Any]:
+    return {name: call[name] for name in _OURS} | {"k_cache": call["k"], "v_cache": call["v"]}
+
+
+def packed_heads(cache: Any) -> Any:
+    """(pages, 16, heads, 256) with one head where SGLang 0.5.16 shows one as many by stride 0."""
+    return cache[:, :, :1] if cache.shape[2] > 1 and cache.stride(2) == 0 else cache
+
+
+def _aiter_reason(call: dict[str, Any]) -> str | None:
+    from kernel.gate import AttentionCase, reject_reason
+
+    q, k = call["q"], call["k"]
+    case = AttentionCase(
+        arch=_arch(q.device),
+        query_heads=q.shape[1],
+        kv_heads=k.shape[2],
+        head_size=q.shape[2],
+        page_size=k.shape[1],
+        q_dtype=_dtype(q),
+        kv_dtype=_dtype(k),
+        batch=call["seqused_k"].shape[0],
+        max_seqlen_q=call["max_seqlen_q"],
+        max_seqlen_k=call["max_seqlen_k"],
+        sliding_window=max(call.get("window_size", (-1, -1))[0] + 1, 0),
+        softcap=int(bool(call.get("softcap"))),
+        sinks=int(call.get("sinks") is not None),
+    )
+    reason = reject_reason(case)
+    if reason is None and not call.get("causal", True):
+        return "not_causal"
+    return reason

@@ -1,0 +1,310 @@
+"""The plug-in against stand-in SGLang objects: who serves a call, what is counted, and what ends a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernel import checks, ops, sglang_plugin
+from kernel.config import Arch
+from kernel.evidence import Evidence
+from kernel.reference import relative_error
+from kernel.tests.problems import DEVICE, MAX_ERROR, SMALL_CDNA, expected, make_problem, run, token_layout
+
+STANDIN = Path(__file__).parents[2] / "harness" / "tests" / "standin"
+pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="stand-in objects live on the CPU")
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The stand-in's backend module; a device that the gate knows."""
+    monkeypatch.syspath_prepend(str(STANDIN))
+    monkeypatch.setattr(checks, "device_arch", lambda device: SMALL_CDNA)
+    monkeypatch.setattr(ops, "device_arch", lambda device: SMALL_CDNA)
+    from sglang.srt.layers.attention import triton_backend
+
+    yield triton_backend
+    for name in [name for name in sys.modules if name.split(".")[0] in ("sglang", "aiter")]:
+        del sys.modules[name]
+
+
+def verify(sglang: ModuleType, backend: Any, size: int = 2, drafts: int = 4, heads: int = 16, head: int = 256,
+           dtype: torch.dtype = torch.bfloat16, **layer: Any) -> torch.Tensor:  # fmt: skip
+    q = torch.randn(size * drafts, heads * head).to(dtype)
+    result: torch.Tensor = backend.forward_extend(
+        q, None, None, sglang.layer(heads, head, **layer), sglang.batch(size, drafts=drafts)
+    )
+    return result
+
+
+@pytest.mark.parametrize("arm", ["in-tree", "generic"])
+def test_the_arm_serves_target_verify_with_the_right_values(sglang: ModuleType, arm: str) -> None:
+    evidence = sglang_plugin.engage(arm)
+    problem = make_problem([20, 9], [4, 4])
+    tokens = token_layout(problem)
+    backend = sglang.TritonAttnBackend()
+    backend.k_pool, backend.v_pool = problem.k_cache.flatten(0, 1), problem.v_cache.flatten(0, 1)
+    batch = sglang.batch(2)
+    batch.meta.kv_indptr, batch.meta.kv_indices = tokens["kv_indptr"], tokens["kv_indices"]
+    batch.out_cache_loc = tokens["draft_slots"]
+    out = backend.forward_extend(problem.q.flatten(1), None, None, sglang.layer(), batch)
+    assert relative_error(out.view_as(problem.q), expected(problem)) <= MAX_ERROR
+    assert backend.plain_calls == 0
+    assert (dict(evidence.served), dict(evidence.passed)) == ({"eager": 1}, {})
+    assert evidence.rank == 0
+
+
+def test_upstream_is_left_alone_and_counted(sglang: ModuleType) -> None:
+    evidence = sglang_plugin.engage("upstream")
+    backend = sglang.TritonAttnBackend()
+    verify(sglang, backend)
+    assert backend.plain_calls == 1
+    assert (dict(evidence.served), dict(evidence.passed)) == ({}, {"upstream": 1})
+
+
+def test_other_modes_pass_by_uncounted(sglang: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    backend, batch = sglang.TritonAttnBackend(), sglang.batch(1)
+    batch.forward_mode = sglang.Mode(False)
+    backend.forward_extend(torch.zeros(4, 4096), None, None, sglang.layer(), batch)
+    assert backend.plain_calls == 1
+    assert not evidence.served
+    assert not evidence.passed
+
+
+REJECTED: dict[str, dict[str, Any]] = {
+    "query_length": {"drafts": 5},
+    "gqa_ratio": {"heads": 8},
+    "head_size": {"head": 128},
+    "q_dtype": {"dtype": torch.float16},
+    "softcap": {"logit_cap": 30.0},
+    "sliding_window": {"sliding_window_size": 128},
+}
+
+
+@pytest.mark.parametrize("reason", REJECTED)
+def test_what_the_gate_rejects_keeps_its_path_and_is_counted(sglang: ModuleType, reason: str) -> None:
+    """Beyond each boundary; on it every other test stands."""
+    evidence = sglang_plugin.engage("in-tree")
+    backend = sglang.TritonAttnBackend()
+    if reason == "head_size":
+        backend.k_pool, backend.v_pool = backend.k_pool[..., :128], backend.v_pool[..., :128]
+    verify(sglang, backend, **REJECTED[reason])
+    assert backend.plain_calls == 1
+    assert dict(evidence.passed) == {reason: 1}
+    assert not evidence.served
+
+
+def test_devices_caches_trees_and_changed_logits_are_rejected(
+    sglang: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    verify(sglang, sglang.TritonAttnBackend(kv_dtype=torch.bfloat16))
+    verify(sglang, sglang.TritonAttnBackend(kv_dtype=torch.float8_e4m3fnuz))
+    tree = sglang.TritonAttnBackend()
+    tree.topk = 2
+    verify(sglang, tree)
+    virtual = sglang.TritonAttnBackend()
+    virtual._translate_kv_loc = lambda slots: slots
+    verify(sglang, virtual)
+    plain = sglang.TritonAttnBackend()
+    plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), score_mod="some")
+    plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), sinks="some")
+    monkeypatch.setattr(checks, "device_arch", lambda device: Arch("gfx942", 304))
+    verify(sglang, plain)
+    reasons = ("kv_dtype", "kv_dtype_fnuz", "tree", "virtual_slots", "logit_change", "sinks", "arch")
+    assert dict(evidence.passed) == dict.fromkeys(reasons, 1)
+
+
+def test_a_backend_that_takes_another_way_is_counted(sglang: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    backend = sglang.TritonAttnBackend()
+    backend.extend_attention_fwd = None  # what a fast path never touches
+    hook = sglang_plugin._triton_hook("in-tree", evidence).around
+    hook(lambda *a, **k: None, backend, torch.zeros(8, 4096), None, None, sglang.layer(), sglang.batch(2))
+    assert dict(evidence.passed) == {"other_path": 1}
+
+
+# --- aiter backend ---
+
+
+@pytest.fixture
+def aiter(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """0.5.16's aiter backend: it calls AITER's kernel by the name that it imported."""
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    module = ModuleType("sglang.srt.layers.attention.aiter_backend")
+    module.calls = []  # type: ignore[attr-defined]
+
+    def unified_attention(
+        q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, max_seqlen_q: Any, seqused_k: Any, max_seqlen_k: Any,
+        softmax_scale: Any, causal: Any, window_size: Any, block_table: Any, softcap: Any, q_descale: Any,
+        k_descale: Any, v_descale: Any, sinks: Any = None,
+    ) -> None:  # fmt: skip
+        module.calls.append(k.shape)
+
+    module.unified_attention = unified_attention  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    parent = sys.modules["sglang.srt.layers.attention"]
+    monkeypatch.setattr(parent, "aiter_backend", module, raising=False)
+    return module
+
+
+def aiter_call(problem: Any, **changes: Any) -> dict[str, Any]:
+    heads = problem.q.shape[1]
+    return {
+        "q": problem.q,
+        "k": problem.k_cache.expand(-1, -1, heads, -1),
+        "v": problem.v_cache.expand(-1, -1, heads, -1),
+        "out": torch.empty_like(problem.q),
+        "cu_seqlens_q": problem.cu_seqlens_q,
+        "max_seqlen_q": problem.max_seqlen_q,
+        "seqused_k": problem.seqused_k,
+        "max_seqlen_k": problem.max_seqlen_k,
+        "softmax_scale": problem.softmax_scale,
+        "causal": True,
+        "window_size": (-1, -1),
+        "block_table": problem.block_table,
+        "softcap": 0.0,
+        "q_descale": None,
+        "k_descale": torch.tensor([1.0]),
+        "v_descale": torch.tensor([1.0]),
+        "sinks": None,
+        **changes,
+    }
+
+
+def test_aiter_verify_is_served_from_the_packed_head(aiter: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    problem = make_problem([20, 9], [4, 4])
+    call = aiter_call(problem)
+    aiter.unified_attention(**call)
+    assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
+    assert aiter.calls == []
+    assert dict(evidence.served) == {"eager": 1}
+
+
+def test_aiter_generic_gets_one_head_and_upstream_what_sglang_gave(aiter: ModuleType) -> None:
+    problem = make_problem([20], [4])
+    sglang_plugin.engage("generic")
+    aiter.unified_attention(**aiter_call(problem))
+    assert [shape[2] for shape in aiter.calls] == [1]
+
+
+def test_aiter_upstream_and_prefill_are_untouched(aiter: ModuleType) -> None:
+    evidence = sglang_plugin.engage("upstream")
+    problem = make_problem([20], [4])
+    aiter.unified_attention(**aiter_call(problem))
+    aiter.unified_attention(**aiter_call(problem, max_seqlen_q=1))
+    aiter.unified_attention(**aiter_call(problem, max_seqlen_q=5))
+    assert [shape[2] for shape in aiter.calls] == [16, 16, 16]
+    assert dict(evidence.passed) == {"upstream": 1}
+
+
+def test_aiter_window_is_rejected(aiter: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    aiter.unified_attention(**aiter_call(make_problem([20], [4]), window_size=(127, 0)))
+    assert dict(evidence.passed) == {"sliding_window": 1}
+    assert len(aiter.calls) == 1
+
+
+def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There SGLang's own gate leads to its MTP function, which each arm replaces by its own."""
+    own, generic = [], []
+    module = ModuleType(sglang_plugin.MTP_MODULE)
+
+    def unified_attention_3d_mtp_func(
+        q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, seqused_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
+        softmax_scale: Any, block_table: Any, k_descale: Any, v_descale: Any,
+    ) -> None:  # fmt: skip
+        own.append(q)
+
+    module.unified_attention_3d_mtp_func = unified_attention_3d_mtp_func  # type: ignore[attr-defined]
+    module.__spec__ = SimpleNamespace(name=module.__name__)  # type: ignore[assignment]
+    for name in ("sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.attention"):
+        package = ModuleType(name)
+        package.__path__ = []
+        monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys.modules["sglang.kernels.ops.attention"], "unified_attention_3d_mtp", module, raising=False)
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    problem = make_problem([20], [4])
+    call = {name: value for name, value in aiter_call(problem).items()
+            if name not in ("causal", "window_size", "softcap", "q_descale", "sinks")}  # fmt: skip
+    call |= {"k": problem.k_cache, "v": problem.v_cache}
+    fake = ModuleType("aiter.ops.triton.attention.unified_attention")
+    fake.unified_attention = lambda **given: generic.append(given)  # type: ignore[attr-defined]
+    for name in ("aiter", "aiter.ops", "aiter.ops.triton", "aiter.ops.triton.attention"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    served = {}
+    for arm in sglang_plugin.ARMS:
+        HookRegistry.reset()
+        module.unified_attention_3d_mtp_func = unified_attention_3d_mtp_func  # type: ignore[attr-defined]
+        evidence = sglang_plugin.engage(arm)
+        module.unified_attention_3d_mtp_func(**call)
+        served[arm] = dict(evidence.served) or dict(evidence.passed)
+    assert served == {"generic": {"eager": 1}, "in-tree": {"eager": 1}, "upstream": {"upstream": 1}}
+    assert (len(own), len(generic)) == (1, 1)
+    assert generic[0]["causal"] is True
+    assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
+
+
+# --- what ends a server ---
+
+
+def test_unset_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MTPBENCH_VERIFY", raising=False)
+    sglang_plugin.register()
+    assert not any(name.split(".")[0] == "sglang" for name in sys.modules)
+
+
+def test_an_unknown_arm_ends_the_process(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTPBENCH_VERIFY", "in_tree")
+    with pytest.raises(SystemExit, match="unknown arm; known: generic, in-tree, upstream"):
+        sglang_plugin.register()
+
+
+def test_a_missing_or_changed_target_ends_the_process(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTPBENCH_VERIFY", "in-tree")
+    with monkeypatch.context() as patch:
+        patch.delattr(sglang.TritonAttnBackend, "forward_extend")
+        with pytest.raises(SystemExit, match="forward_extend is not there"):
+            sglang_plugin.register()
+    with monkeypatch.context() as patch:
+        patch.setattr(sglang.TritonAttnBackend, "forward_extend", lambda self, q, k, v, layer: None)
+        with pytest.raises(SystemExit, match="no longer has forward_batch"):
+            sglang_plugin.register()
+
+
+def test_a_hook_that_is_not_placed_ends_the_process(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    monkeypatch.setenv("MTPBENCH_VERIFY", "in-tree")
+    monkeypatch.setattr(HookRegistry, "apply_hooks", lambda: None)
+    with pytest.raises(SystemExit, match="did not place the hook"):
+        sglang_plugin.register()
+
+
+def test_evidence_is_written_and_kept_current(tmp_path: Path) -> None:
+    evidence = Evidence("in-tree", {"sglang": "0"}, tmp_path / "new")
+    evidence.start()
+    evidence.rank = 1
+    evidence.count_served(8, 4, captured=True)
+    evidence.count_served(8, 4, captured=False)
+    evidence.count_passed("arch", 16, captured=True)
+    evidence.write()
+    [path] = (tmp_path / "new").glob("process-*.json")
+    content = json.loads(path.read_text())
+    assert content["served"] == {"captured": 1, "eager": 1}
+    assert content["passed"] == {"arch": 1}
+    assert content["captured_batches"] == [8, 16]
+    assert content["rank"] == 1
+    assert len(content["kernel_hash"]) == 16
