@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,17 +15,14 @@ from harness.engines.command import Command
 from harness.engines.process import server_process
 from harness.engines.registry import ENGINES, AnySettings
 from harness.environment import image_digest, image_python_path, packages
-from harness.errors import InvalidLaunchError, ServerError
-from harness.evidence import check_evidence, read_evidence
+from harness.errors import ServerError
 from harness.model import LaunchRecord
 from harness.plan import LaunchPlan, launch_context
 from harness.plugin import plugin_folder
+from harness.proof import Proof
 from harness.scenario import Scenario
 from harness.server import ServerProcess, free_port, harmless, harmless_command
 from harness.store import RunStore, utc_now
-from kernel.source import source_hash
-
-_EVIDENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,9 @@ class Launcher:
                     raise
             record = await self._describe(start, server, http)
             self._ui.launch_ready(record.ready_seconds)
-            if record.verify:
-                # Calls after the start may be rejected too: what the processes wrote last counts.
-                stack.callback(self._save_evidence, start, record)
-                _refuse_invalid(await self._early_evidence(start, record), server)
+            proof = Proof(self._scenario, self._store, record, start.context.evidence_dir)
+            stack.callback(proof.finish)
+            record = await proof.collect(start.engine, start.settings, http, self._ui.preparing)
             asked = getattr(start.settings, "model", None) if server is None else None
             model = asked or await start.engine.identity(http) or "default"
             yield Launch(plan, start.engine, base_url, server, http, model, record)
@@ -160,24 +155,6 @@ class Launcher:
             self._ui.launch_waiting,
         )
 
-    async def _early_evidence(self, start: _Start, record: LaunchRecord) -> LaunchRecord:
-        """The evidence of the start: graphs are captured by then. The processes write it within a second."""
-        deadline = time.monotonic() + _EVIDENCE_S
-        while True:
-            found = self._save_evidence(start, record)
-            if not any(f.invalid for f in found.findings) or time.monotonic() > deadline:
-                return found
-            await asyncio.sleep(_EVIDENCE_S / 10)
-
-    def _save_evidence(self, start: _Start, record: LaunchRecord) -> LaunchRecord:
-        assert start.context.evidence_dir is not None
-        evidence = read_evidence(start.context.evidence_dir)
-        concurrency = max(level.concurrency for level in self._scenario.arrival.levels())
-        findings = check_evidence(evidence, record.verify, record.tp, source_hash(), concurrency)
-        found = replace(record, evidence=evidence, findings=findings)
-        self._store.save_launch(found)
-        return found
-
     async def _describe(self, start: _Start, server: ServerProcess | None, http: ControlClient) -> LaunchRecord:
         """Asks the ready server who it is, and saves the answer before anything is measured."""
         found = await asyncio.to_thread(packages, start.engine.interpreter(start.settings, start.context))
@@ -193,15 +170,3 @@ class Launcher:
         )
         self._store.save_launch(record)
         return record
-
-
-def _refuse_invalid(record: LaunchRecord, server: ServerProcess | None) -> None:
-    """Nothing is measured on a server that serves something else than was asked for."""
-    invalid = next((finding for finding in record.findings if finding.invalid), None)
-    if invalid:
-        raise InvalidLaunchError(
-            f"INVALID: {invalid.message}",
-            "Nothing was measured on it. `mtpbench doctor` checks an installed SGLang against what we rely on.",
-            log_path=server.log_path if server else None,
-            log_tail=server.tail() if server else (),
-        )

@@ -225,6 +225,20 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Output:
+    """A greedy answer: tokens, the log-probability of each (None: not a number), and each one's runner-up."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...] = ()
+    runners_up: tuple[tuple[int, float], ...] = ()  # (token, log-probability)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Output:
+        runners_up = tuple((int(token), float(value)) for token, value in data["runners_up"])
+        return cls(tuple(data["ids"]), tuple(data["logprobs"]), runners_up)
+
+
+@dataclass(frozen=True)
 class LaunchRecord:
     """One server process that was started: its command and harmless environment, and how it went."""
 
@@ -244,6 +258,7 @@ class LaunchRecord:
     log: str = ""  # file name, beside this record
     verify: str = ""  # arm of the verify kernel that was asked for; empty: SGLang unhooked
     evidence: tuple[dict[str, Any], ...] = ()  # what each of its processes wrote down, see harness/evidence.py
+    outputs: tuple[Output, ...] = ()  # greedy answers to fixed prompts, see harness/outputs.py
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -255,5 +270,6 @@ class LaunchRecord:
         values["command"] = tuple(values["command"])
         values["gpus"] = tuple(values["gpus"])
         values["evidence"] = tuple(values.get("evidence", ()))
+        values["outputs"] = tuple(Output.from_json(output) for output in values.get("outputs", ()))
         values["findings"] = tuple(Finding(**finding) for finding in values.get("findings", ()))
         return cls(**values)

@@ -140,6 +140,23 @@ class Arrival(Strict):
         return self.warmup_per_slot * max(1, level.concurrency)
 
 
+class OutputCheck(Strict):
+    """Every arm answers the same prompts before it is measured, and must agree with the plainest arm of its model
+    (the first without speculation). It can't be turned off; dummy weights and simulated acceptance can't be checked."""
+
+    prompts: Count = 16
+    """How many."""
+
+    output_tokens: Count = 48
+    """Tokens of each answer."""
+
+    max_logprob_difference: Annotated[float, Field(gt=0)] = 0.03
+    """Mean difference of log-probabilities that rounding may cause."""
+
+    tie: Annotated[float, Field(ge=0)] = 0.1
+    """Texts may part where the two best tokens are so close, in log-probability."""
+
+
 class Objective(Strict):
     """Service-level objective: goodput counts the requests that meet all of it."""
 
@@ -216,6 +233,9 @@ class Scenario(Strict):
 
     arrival: Arrival
     """How requests arrive, and how many."""
+
+    output_check: OutputCheck = OutputCheck()
+    """Whether all arms say the same."""
 
     launches: Count = 1
     """Server starts of each arm. The launch is the unit of statistics: one says nothing about spread."""

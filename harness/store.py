@@ -127,6 +127,10 @@ class RunStore:
         self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
         self._write_json(f"{base}.json", record.to_json())
 
+    def launches(self) -> list[LaunchRecord]:
+        """Every server start so far, failed ones included."""
+        return _launch_records(self.path)
+
     def done(self) -> set[PassKey]:
         """Keys of the passes that are complete."""
         return {record.key for record in _pass_records(self.path / "passes")}
@@ -201,7 +205,7 @@ def load_run(path: Path) -> StoredRun:
         for record in _pass_records(path / "passes")
     ]
     done = {one.record.key for one in passes}
-    launches = [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
+    launches = _launch_records(path)
     return StoredRun(
         path=path,
         id=str(head["id"]),
@@ -212,6 +216,10 @@ def load_run(path: Path) -> StoredRun:
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
         failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
     )
+
+
+def _launch_records(path: Path) -> list[LaunchRecord]:
+    return [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:

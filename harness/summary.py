@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from harness.metrics import PASS_METRICS, REQUEST_METRICS, PassView, distribution
 from harness.model import Finding, LoadLevel
+from harness.outputs import check_outputs
 from harness.scenario import Scenario
 from harness.store import StoredRun
 
@@ -80,14 +81,17 @@ def summarise(run: StoredRun) -> list[Line]:
         key = source.record.key
         views.setdefault((key.arm, key.tp, key.level), []).append(PassView.of(source, run.scenario.slo))
     launched: dict[tuple[str, int], list[Finding]] = {}
+    # Compared again with all launches at hand: an arm may have been measured before its reference was.
+    of_outputs = check_outputs(run.scenario, run.launches)
     for launch in run.launches:
-        launched.setdefault((launch.arm, launch.tp), []).extend(launch.findings)
+        found = {*launch.findings, *of_outputs.get(launch.slug, ())}
+        launched.setdefault((launch.arm, launch.tp), []).extend(found)
     lines = []
     for tp in run.scenario.tp:
         for level in run.scenario.arrival.levels():
             for arm in run.scenario.arms:
-                found = launched.get((arm, tp), [])
-                lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), found, run.scenario))
+                of_launch = launched.get((arm, tp), [])
+                lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), of_launch, run.scenario))
     return lines
 
 

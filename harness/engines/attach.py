@@ -13,6 +13,7 @@ from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_mode
 from harness.engines.command import Command
 from harness.engines.llamacpp import LlamaCpp
 from harness.engines.sglang import Sglang
+from harness.model import Output
 from harness.settings import ServerSettings
 
 
@@ -103,6 +104,12 @@ class Attach:
     async def detokenize(self, settings: ServerSettings, http: ControlClient, ids: Sequence[int]) -> str:
         known = _known(settings)
         return await known.detokenize(settings, http, ids) if known else await ask_text(http, ids, "prompt")
+
+    async def answer(
+        self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
+    ) -> tuple[Output, ...]:
+        known = _known(settings)
+        return await known.answer(settings, http, prompts, output_tokens) if known else ()
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return []

@@ -5,6 +5,7 @@ An engine is stateless; everything that a launch needs is in its settings and th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from harness.client import ControlClient
 from harness.engines.command import Command
-from harness.errors import WorkloadError
+from harness.errors import InvalidLaunchError, WorkloadError
+from harness.model import Output
 from harness.settings import ServerSettings
 
 S = TypeVar("S", bound=ServerSettings, contravariant=True)
@@ -107,6 +109,12 @@ class Engine(Protocol, Generic[S]):
 
     async def detokenize(self, settings: S, http: ControlClient, ids: Sequence[int]) -> str: ...
 
+    async def answer(
+        self, settings: S, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
+    ) -> tuple[Output, ...]:
+        """Greedy answers to prompts sent at once; empty where the engine can't say which tokens it made."""
+        ...
+
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         """Decode steps that the server's log reports."""
         ...
@@ -155,3 +163,35 @@ def prometheus_counters(text: str, names: Mapping[str, str]) -> dict[str, float]
                 ours = names[sample.name]
                 totals[ours] = totals.get(ours, 0.0) + sample.value
     return totals
+
+
+async def ask_outputs(
+    http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int, timeout_s: float
+) -> tuple[Output, ...]:
+    """SGLang's `/generate`: all prompts in one batch, so that every arm verifies the same batch size."""
+    body = {
+        "input_ids": [list(prompt) for prompt in prompts],
+        "sampling_params": {"temperature": 0, "max_new_tokens": output_tokens, "ignore_eos": True},
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+    }
+    reply = await http.post("/generate", body, timeout_s=timeout_s)
+    answers = reply.json()
+    if not reply.ok or not isinstance(answers, list):
+        raise InvalidLaunchError(
+            f"INVALID: the server can't answer the output check: POST /generate said {reply.status}: {reply.text[:200]}"
+        )
+    return tuple(read_output(answer["meta_info"]) for answer in answers)
+
+
+def read_output(meta: dict[str, Any]) -> Output:
+    """From `meta_info` of an answer with `return_logprob` and two top log-probabilities."""
+    chosen = meta.get("output_token_logprobs") or []
+    runners_up = []
+    for (_, token, *_rest), best in zip(chosen, meta.get("output_top_logprobs") or [], strict=False):
+        other = next(((int(t), float(v)) for v, t, *_ in best or [] if t != token and v is not None), None)
+        if other is None:
+            break
+        runners_up.append(other)
+    values = [value if isinstance(value, int | float) and math.isfinite(value) else None for value, *_ in chosen]
+    return Output(tuple(int(token) for _, token, *_ in chosen), tuple(values), tuple(runners_up))

@@ -23,6 +23,7 @@ from harness.engines.base import (
 )
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
+from harness.model import Output
 from harness.settings import Count, ServerSettings, Strict
 
 TINY_MODEL = "tiny-qwen3.5-mtp"
@@ -156,6 +157,21 @@ class LlamaCpp:
 
     async def detokenize(self, settings: ServerSettings, http: ControlClient, ids: Sequence[int]) -> str:
         return await ask_text(http, ids, "content")
+
+    async def answer(
+        self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
+    ) -> tuple[Output, ...]:
+        """Its own endpoint, which can return tokens; probabilities of drafted ones it does not report."""
+        body = {"n_predict": output_tokens, "temperature": 0, "ignore_eos": True, "return_tokens": True}
+        answers = []
+        for prompt in prompts:
+            asked = {**body, "prompt": list(prompt), "cache_prompt": False}
+            reply = await http.post("/completion", asked, timeout_s=settings.request_timeout)
+            answer = reply.json()
+            if not reply.ok or not isinstance(answer, dict) or not answer.get("tokens"):
+                return ()
+            answers.append(Output(tuple(answer["tokens"])))
+        return tuple(answers)
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return [

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from harness.client import ControlClient
-from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model
+from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
+from harness.model import Output
 from harness.settings import Count, Duration, ServerSettings, Strict
 
 FaultKind = Literal[
@@ -80,6 +81,9 @@ class ScriptedSettings(ServerSettings):
 
     prompt_tokens_off_by: int = 0
     """Added to the prompt length that it reports."""
+
+    answer_shift: int = 0
+    """Added to every token of its answers to the output check: another value is another model's text."""
 
     wire: Literal["plain", "bytewise", "crlf", "comments", "no_space", "coalesced"] = "plain"
     """How its bytes are cut and decorated."""
@@ -156,6 +160,12 @@ class Scripted:
 
     async def detokenize(self, settings: ServerSettings, http: ControlClient, ids: Sequence[int]) -> str:
         return await ask_text(http, ids, "content")
+
+    async def answer(
+        self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
+    ) -> tuple[Output, ...]:
+        sglang = isinstance(settings, ScriptedSettings) and settings.api == "sglang"
+        return await ask_outputs(http, prompts, output_tokens, settings.request_timeout) if sglang else ()
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return []

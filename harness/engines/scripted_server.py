@@ -147,8 +147,18 @@ class ScriptedServer:
         text = "".join(message["content"] for message in body["messages"])
         return self._answer(request, Ask(text, body["max_tokens"], "chat"))
 
+    def _greedy(self, prompt: list[int], body: dict[str, Any]) -> dict[str, Any]:
+        """An answer that depends on the prompt alone: the numbers after its last token."""
+        first = prompt[-1] + 1 + self.script.answer_shift
+        ids = range(first, first + body["sampling_params"]["max_new_tokens"])
+        chosen: list[list[Any]] = [[-0.5, token, None] for token in ids]
+        best: list[list[list[Any]]] = [[[-0.5, token, None], [-1.5, token + 1000, None]] for token in ids]
+        return {"meta_info": {"output_token_logprobs": chosen, "output_top_logprobs": best}}
+
     async def generate(self, request: Request) -> Response:
         body = await request.json()
+        if not body.get("stream"):
+            return JSONResponse([self._greedy(ids, body) for ids in body["input_ids"]])
         prompt = body.get("input_ids") or body.get("text")
         return self._answer(request, Ask(prompt, body["sampling_params"]["max_new_tokens"], "generate"))
 

@@ -20,6 +20,7 @@ from harness.container import in_container
 from harness.engines import tiny_qwen35
 from harness.engines.base import (
     LaunchContext,
+    ask_outputs,
     ask_text,
     ask_tokens,
     first_model,
@@ -27,6 +28,7 @@ from harness.engines.base import (
 )
 from harness.engines.command import Command
 from harness.errors import ServerStartError
+from harness.model import Output
 from harness.plugin import python_path
 from harness.settings import Container, Count, ServerSettings, Strict
 
@@ -113,8 +115,8 @@ class SglangSettings(ServerSettings):
     """SGLang."""
 
     model: Annotated[str, Field(min_length=1)]
-    """A folder, a hub name, or `tiny-qwen3.5-dense-16-1` / `tiny-qwen3.5-moe-32-2`: made on first use, see
-    harness/engines/tiny_qwen35.py."""
+    """A folder, a hub name, or one of `tiny-qwen3.5-dense-16-1`, `tiny-qwen3.5-dense-32-2` and
+    `tiny-qwen3.5-moe-32-2`: made on first use, see harness/engines/tiny_qwen35.py."""
 
     gpu_vendor: Literal["amd", "nvidia"]
     """Decides between HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, and how a container gets its devices."""
@@ -334,6 +336,11 @@ class Sglang:
 
     async def detokenize(self, settings: ServerSettings, http: ControlClient, ids: Sequence[int]) -> str:
         return await ask_text(http, ids, "text")
+
+    async def answer(
+        self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
+    ) -> tuple[Output, ...]:
+        return await ask_outputs(http, prompts, output_tokens, settings.request_timeout)
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         """`Decode batch` lines: one every 40 decode steps. Throughput there includes interleaved prefill."""

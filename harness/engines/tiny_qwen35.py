@@ -2,10 +2,10 @@
 
     python -m harness.engines.tiny_qwen35 KIND OUT
 
-KIND is a key of KINDS. `dense-16-1` (16 query heads, 1 KV head: the shape of 397B at TP2) gets weights with
-real, tunable draft acceptance, by the same trick as tiny_gguf.py: `lm_head[successor(t)] = embedding[t]`, small
-branches, and an MTP projection that is the identity plus noise. `moe-32-2` (32 heads, 2 KV heads: the shape at
-TP1, or at TP2 two times 16/1) has a configuration and a tokeniser only: start it with dummy weights.
+KIND is a key of KINDS. `dense-16-1` (16 query heads, 1 KV head: the shape of 397B at TP2) and `dense-32-2` (its
+shape at TP1, or at TP2 two times 16/1) get weights with real, tunable draft acceptance, by the same trick as
+tiny_gguf.py: `lm_head[successor(t)] = embedding[t]`, small branches, and an MTP projection that is the identity
+plus noise. `moe-32-2` has a configuration and a tokeniser only: start it with dummy weights.
 
 Needs tokenizers, and for weights torch, transformers and safetensors: all come with SGLang.
 """
@@ -35,8 +35,16 @@ _SPECIAL = [
 _FIRST_SPECIAL = VOCAB - len(_SPECIAL)
 
 # Acceptance falls from 1 to 0 around noise = sqrt(hidden) / 4, which is 8 at hidden size 1024.
-_DRAFT_NOISE = 7.5
+_DRAFT_NOISE = 7.0
 _BRANCH_SCALE = 0.05
+# Text must not depend on rounding, and log-probabilities must show a broken attention kernel. So full attention
+# writes about as much as the embedding holds, is sharpened until a few keys of each head decide, and the head's
+# logits are small enough that the successor, though always first, is far from certain. On a CPU, 40 to 100 tokens
+# of prompt: a kernel that drops the last page moves log-probabilities by 0.15 to 0.2 in the mean, one that lets
+# drafts see later drafts by 0.04 to 0.09, and bf16 logits by 0.008.
+_ATTENTION_SCALE = 0.6
+_QUERY_NORM = 2.0  # the norm multiplies by 1 + this
+_HEAD_SCALE = 0.12
 
 KINDS: dict[str, dict[str, Any]] = {
     "dense-16-1": {
@@ -49,6 +57,18 @@ KINDS: dict[str, dict[str, Any]] = {
             "num_hidden_layers": 8,
             "num_attention_heads": 16,
             "num_key_value_heads": 1,
+        },
+    },
+    "dense-32-2": {
+        "architecture": "Qwen3_5ForConditionalGeneration",
+        "type": "qwen3_5",
+        "weights": True,
+        "text": {
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 2,
         },
     },
     "moe-32-2": {
@@ -243,10 +263,14 @@ def _write_weights(out: Path) -> None:
     head[successor] = embedding
     head[_FIRST_SPECIAL:] = 0
     state[embed_name] = embedding.to(torch.bfloat16)
-    state["lm_head.weight"] = head.to(torch.bfloat16)
+    state["lm_head.weight"] = (head * _HEAD_SCALE).to(torch.bfloat16)
     for name in state:
-        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+        if name.endswith("self_attn.o_proj.weight"):
+            state[name] = state[name] * _ATTENTION_SCALE
+        elif name.endswith(("out_proj.weight", "down_proj.weight")):
             state[name] = state[name] * _BRANCH_SCALE
+        elif name.endswith("self_attn.q_norm.weight"):
+            state[name] = torch.full_like(state[name], _QUERY_NORM)
 
     # The MTP block is a full-attention layer; its norms multiply by (1 + w), so zeros mean identity.
     layer = text.layer_types.index("full_attention")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+import torch
 
 from harness.model import Event, LoadLevel, Pass, PassKey, PassRecord, RequestRecord, RequestStatus
 
 sys.path.insert(0, str(Path(__file__).parent))
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any import of triton, as in kernel/tests
 
 
 def request(

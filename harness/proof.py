@@ -1,0 +1,82 @@
+"""What a launch proves before it is measured: which kernel serves it, and that it says what the other arms say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from harness.client import ControlClient
+from harness.engines.base import Engine
+from harness.engines.registry import AnySettings
+from harness.errors import InvalidLaunchError
+from harness.evidence import check_evidence, read_evidence
+from harness.model import Finding, LaunchRecord
+from harness.outputs import check_outputs, fixed_prompts
+from harness.scenario import Scenario
+from harness.store import RunStore
+from kernel.source import source_hash
+
+_EVIDENCE_S = 3.0  # processes write what they captured within a second
+
+
+class Proof:
+    """Of one launch; saves the launch's record whenever it learns something."""
+
+    def __init__(self, scenario: Scenario, store: RunStore, record: LaunchRecord, evidence_dir: Path | None) -> None:
+        self._scenario, self._store, self._evidence_dir = scenario, store, evidence_dir
+        self._record = record
+        self._of_outputs: tuple[Finding, ...] = ()
+
+    async def collect(
+        self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient, say: Callable[[str], None]
+    ) -> LaunchRecord:
+        """The completed record. Raises InvalidLaunchError: nothing may be measured on this server."""
+        await self._early_evidence()
+        self._refuse_invalid()
+        if engine.meaningful_output(settings):
+            say("the same answers as the other arms")
+            await self._ask(engine, settings, http)
+            self._refuse_invalid()
+        return self._record
+
+    def finish(self) -> None:
+        """Calls after the start may be rejected too: what the processes wrote last counts."""
+        if self._record.verify:
+            self._read_evidence()
+
+    async def _early_evidence(self) -> None:
+        """Graphs are captured by now."""
+        deadline = time.monotonic() + _EVIDENCE_S
+        while self._record.verify:
+            self._read_evidence()
+            if not any(f.invalid for f in self._record.findings) or time.monotonic() > deadline:
+                return
+            await asyncio.sleep(_EVIDENCE_S / 10)
+
+    def _read_evidence(self) -> None:
+        assert self._evidence_dir is not None
+        evidence = read_evidence(self._evidence_dir)
+        concurrency = max(level.concurrency for level in self._scenario.arrival.levels())
+        found = check_evidence(evidence, self._record.verify, self._record.tp, source_hash(), concurrency)
+        self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_outputs)))
+
+    async def _ask(self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient) -> None:
+        check = self._scenario.output_check
+        prompts = await fixed_prompts(lambda text: engine.tokenize(settings, http, text), check)
+        outputs = await engine.answer(settings, http, prompts, check.output_tokens)
+        record = replace(self._record, outputs=outputs)
+        others = [other for other in self._store.launches() if other.slug != record.slug]
+        self._of_outputs = check_outputs(self._scenario, [*others, record]).get(record.slug, ())
+        self._save(replace(record, findings=(*record.findings, *self._of_outputs)))
+
+    def _save(self, record: LaunchRecord) -> None:
+        self._record = record
+        self._store.save_launch(record)
+
+    def _refuse_invalid(self) -> None:
+        invalid = next((finding for finding in self._record.findings if finding.invalid), None)
+        if invalid:
+            raise InvalidLaunchError(f"INVALID: {invalid.message}", "Nothing is measured on such a server.")
