@@ -116,7 +116,7 @@ class Launcher:
                     raise
             record = await self._describe(start, server, http)
             self._ui.launch_ready(record.ready_seconds)
-            proof = Proof(self._scenario, self._store, record, start.context.evidence_dir)
+            proof = Proof(self._scenario, self._store, record, start.context)
             stack.callback(proof.finish)
             record = await proof.collect(start.engine, start.settings, http, self._ui.preparing)
             asked = getattr(start.settings, "model", None) if server is None else None

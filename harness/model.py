@@ -258,6 +258,7 @@ class LaunchRecord:
     log: str = ""  # file name, beside this record
     verify: str = ""  # arm of the verify kernel that was asked for; empty: SGLang unhooked
     evidence: tuple[dict[str, Any], ...] = ()  # what each of its processes wrote down, see harness/evidence.py
+    accuracy: float | None = None  # share of GSM8K problems solved, where the scenario asks for it
     outputs: tuple[Output, ...] = ()  # greedy answers to fixed prompts, see harness/outputs.py
     findings: tuple[Finding, ...] = ()
 

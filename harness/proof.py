@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
+from harness.accuracy import gsm8k, judge
 from harness.client import ControlClient
-from harness.engines.base import Engine
+from harness.engines.base import Engine, LaunchContext
 from harness.engines.registry import AnySettings
 from harness.errors import InvalidLaunchError
 from harness.evidence import check_evidence, read_evidence
@@ -25,10 +25,9 @@ _EVIDENCE_S = 3.0  # processes write what they captured within a second
 class Proof:
     """Of one launch; saves the launch's record whenever it learns something."""
 
-    def __init__(self, scenario: Scenario, store: RunStore, record: LaunchRecord, evidence_dir: Path | None) -> None:
-        self._scenario, self._store, self._evidence_dir = scenario, store, evidence_dir
-        self._record = record
-        self._of_outputs: tuple[Finding, ...] = ()
+    def __init__(self, scenario: Scenario, store: RunStore, record: LaunchRecord, context: LaunchContext) -> None:
+        self._scenario, self._store, self._record, self._context = scenario, store, record, context
+        self._of_text: tuple[Finding, ...] = ()
 
     async def collect(
         self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient, say: Callable[[str], None]
@@ -40,7 +39,21 @@ class Proof:
             say("the same answers as the other arms")
             await self._ask(engine, settings, http)
             self._refuse_invalid()
+        asked = self._scenario.accuracy.gsm8k
+        if asked and not self._evaluated():
+            say(f"GSM8K, {asked.questions} problems")
+            command = engine.gsm8k(settings, self._context, asked.questions, asked.parallel, asked.data)
+            accuracy = await gsm8k(command, settings.env, asked.timeout)
+            self._of_text += judge(accuracy, asked)
+            found = (*self._record.findings, *self._of_text)
+            self._save(replace(self._record, accuracy=accuracy, findings=found))
+            self._refuse_invalid()
         return self._record
+
+    def _evaluated(self) -> bool:
+        """Has this arm been evaluated in an earlier launch?"""
+        mine = (self._record.arm, self._record.tp)
+        return any((o.arm, o.tp) == mine and o.accuracy is not None for o in self._store.launches())
 
     def finish(self) -> None:
         """Calls after the start may be rejected too: what the processes wrote last counts."""
@@ -57,11 +70,11 @@ class Proof:
             await asyncio.sleep(_EVIDENCE_S / 10)
 
     def _read_evidence(self) -> None:
-        assert self._evidence_dir is not None
-        evidence = read_evidence(self._evidence_dir)
+        assert self._context.evidence_dir is not None
+        evidence = read_evidence(self._context.evidence_dir)
         concurrency = max(level.concurrency for level in self._scenario.arrival.levels())
         found = check_evidence(evidence, self._record.verify, self._record.tp, source_hash(), concurrency)
-        self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_outputs)))
+        self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_text)))
 
     async def _ask(self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient) -> None:
         check = self._scenario.output_check
@@ -69,8 +82,8 @@ class Proof:
         outputs = await engine.answer(settings, http, prompts, check.output_tokens)
         record = replace(self._record, outputs=outputs)
         others = [other for other in self._store.launches() if other.slug != record.slug]
-        self._of_outputs = check_outputs(self._scenario, [*others, record]).get(record.slug, ())
-        self._save(replace(record, findings=(*record.findings, *self._of_outputs)))
+        self._of_text = check_outputs(self._scenario, [*others, record]).get(record.slug, ())
+        self._save(replace(record, findings=(*record.findings, *self._of_text)))
 
     def _save(self, record: LaunchRecord) -> None:
         self._record = record

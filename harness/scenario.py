@@ -157,6 +157,32 @@ class OutputCheck(Strict):
     """Texts may part where the two best tokens are so close, in log-probability."""
 
 
+class Gsm8k(Strict):
+    """GSM8K through SGLang's evaluator, once an arm and TP, before anything is measured."""
+
+    questions: Count = 200
+    """How many problems."""
+
+    least: Annotated[float, Field(ge=0, le=1)]
+    """Share that must be solved."""
+
+    parallel: Count = 32
+    """Problems at once."""
+
+    data: str | None = None
+    """A local copy of the test questions (JSON lines); in a container, as it is mounted there. Default: fetched."""
+
+    timeout: Duration = 1800.0
+    """How long it may take."""
+
+
+class Accuracy(Strict):
+    """Evaluations of the text, for machines that have the weights."""
+
+    gsm8k: Gsm8k | None = None
+    """Grade-school mathematics."""
+
+
 class Objective(Strict):
     """Service-level objective: goodput counts the requests that meet all of it."""
 
@@ -237,6 +263,9 @@ class Scenario(Strict):
     output_check: OutputCheck = OutputCheck()
     """Whether all arms say the same."""
 
+    accuracy: Accuracy = Accuracy()
+    """Evaluations that each arm must pass."""
+
     launches: Count = 1
     """Server starts of each arm. The launch is the unit of statistics: one says nothing about spread."""
 
@@ -311,6 +340,9 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
             problem = ((*where, *key.split(".", 1)), message)
             if problem not in found:
                 found.append(problem)
+        if scenario.accuracy.gsm8k and not (engine.evaluates and engine.meaningful_output(arm.server)):
+            why = "the engine has no evaluator" if not engine.evaluates else "its text is meaningless"
+            found.append((("accuracy", "gsm8k"), f"arm {arm.name} can't be evaluated: {why}"))
         if not engine.multi_gpu and scenario.tp != [1]:
             found.append((("tp",), f"the engine {engine.name} runs at TP1 only: tp: [1]"))
             break

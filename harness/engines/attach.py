@@ -46,6 +46,7 @@ class Attach:
     health_path = "/v1/models"
     keep_alive = False
     multi_gpu = False
+    evaluates = False
 
     def problems(self, settings: AttachSettings) -> list[tuple[str, str]]:
         return [("env", "a server that runs already can't be given an environment")] if settings.env else []
@@ -77,6 +78,11 @@ class Attach:
         return settings.url.rstrip("/")
 
     def interpreter(self, settings: AttachSettings, context: LaunchContext) -> tuple[str, ...]:
+        return ()
+
+    def gsm8k(
+        self, settings: AttachSettings, context: LaunchContext, questions: int, parallel: int, data: str | None
+    ) -> tuple[str, ...]:
         return ()
 
     async def identity(self, http: ControlClient) -> str | None:

@@ -49,6 +49,7 @@ class Engine(Protocol, Generic[S]):
     name: str
     health_path: str
     multi_gpu: bool  # may tp be above 1?
+    evaluates: bool  # does an evaluator come with it?
     keep_alive: bool  # may a slot use its connection again? (llama.cpp closes idle ones at any time)
 
     def problems(self, settings: S) -> list[tuple[str, str]]:
@@ -87,6 +88,12 @@ class Engine(Protocol, Generic[S]):
 
     def interpreter(self, settings: S, context: LaunchContext) -> tuple[str, ...]:
         """The command of the Python in which the server runs, to ask for package versions; empty if none."""
+        ...
+
+    def gsm8k(
+        self, settings: S, context: LaunchContext, questions: int, parallel: int, data: str | None
+    ) -> tuple[str, ...]:
+        """The command that evaluates the running server on GSM8K; empty where `evaluates` is False."""
         ...
 
     async def identity(self, http: ControlClient) -> str | None:

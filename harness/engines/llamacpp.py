@@ -77,6 +77,7 @@ class LlamaCpp:
     health_path = "/health"
     keep_alive = False
     multi_gpu = False
+    evaluates = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:
         if settings.model != TINY_MODEL and not Path(settings.model).is_file():
@@ -131,6 +132,11 @@ class LlamaCpp:
 
     def interpreter(self, settings: LlamaCppSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)
+
+    def gsm8k(
+        self, settings: LlamaCppSettings, context: LaunchContext, questions: int, parallel: int, data: str | None
+    ) -> tuple[str, ...]:
+        return ()
 
     async def identity(self, http: ControlClient) -> str | None:
         return await first_model(http)

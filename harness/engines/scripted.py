@@ -108,6 +108,7 @@ class Scripted:
     health_path = "/health"
     keep_alive = True
     multi_gpu = False
+    evaluates = False
 
     def problems(self, settings: ScriptedSettings) -> list[tuple[str, str]]:
         return []
@@ -141,6 +142,11 @@ class Scripted:
 
     def interpreter(self, settings: ScriptedSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)
+
+    def gsm8k(
+        self, settings: ScriptedSettings, context: LaunchContext, questions: int, parallel: int, data: str | None
+    ) -> tuple[str, ...]:
+        return ()
 
     async def identity(self, http: ControlClient) -> str | None:
         return await first_model(http)

@@ -153,6 +153,7 @@ class Sglang:
     health_path = "/health"
     keep_alive = True
     multi_gpu = True
+    evaluates = True
 
     def problems(self, settings: SglangSettings) -> list[tuple[str, str]]:
         found = [
@@ -305,6 +306,14 @@ class Sglang:
         if settings.container:
             return (settings.container.runtime, "exec", context.identity, inside)
         return (inside,)
+
+    def gsm8k(
+        self, settings: SglangSettings, context: LaunchContext, questions: int, parallel: int, data: str | None
+    ) -> tuple[str, ...]:
+        command = [*self.interpreter(settings, context), "-m", "sglang.test.few_shot_gsm8k"]
+        command += ["--host", f"http://{context.host}", "--port", str(context.port)]
+        command += ["--num-questions", str(questions), "--parallel", str(parallel)]
+        return (*command, *(["--data-path", data] if data else []))
 
     async def identity(self, http: ControlClient) -> str | None:
         return await first_model(http)

@@ -87,7 +87,7 @@ def test_the_plugin_folder_follows_its_content(tmp_path: Path) -> None:
     assert plugin_folder(tmp_path / "cache", root) == second
 
 
-def scenario(arms: str, tp: int = 1) -> str:
+def scenario(arms: str, tp: int = 1, more: str = "") -> str:
     return f"""\
 version: 1
 name: standin
@@ -106,7 +106,7 @@ arms:
 tp: [{tp}]
 workload: {{prompts: prose, input_tokens: 32, output_tokens: 16}}
 arrival: {{concurrency: [2], requests_per_slot: 4, min_requests: 8}}
-"""
+{more}"""
 
 
 def run(folder: Path, text: str, check: int) -> tuple[StoredRun, str]:
@@ -171,3 +171,16 @@ def test_without_its_entry_point_the_plugin_leaves_no_evidence(tmp_path: Path, d
         env={"PYTHONPATH": python_path(folder, str(STANDIN))}, cwd=tmp_path, check=True,
     )  # fmt: skip
     assert len(read_evidence(tmp_path / "evidence")) == (0 if deleted else 1)
+
+
+def test_gsm8k_is_asked_before_measuring(tmp_path: Path) -> None:
+    """Once an arm: the second launch of `good` would fail if it were asked again."""
+    arms = "  good: {speculation: null}\n  bad: {speculation: null, env: {STANDIN_ACCURACY: '0.31'}}\n"
+    path = tmp_path / "scenario.yaml"
+    path.write_text(scenario(arms, more="accuracy: {gsm8k: {least: 0.9, questions: 5}}\nlaunches: 2\n"))
+    done = mtpbench("run", path, cwd=tmp_path, check=2)
+    stored = load_run(only_run(tmp_path))
+    assert {p.record.key.arm for p in stored.passes} == {"good"}
+    asked = [launch.accuracy for launch in stored.launches if launch.arm == "good"]
+    assert asked == [0.95, None]
+    assert "GSM8K accuracy 0.310 is below 0.9" in " ".join((done.stdout + done.stderr).split())

@@ -1,0 +1,10 @@
+"""Says the accuracy that STANDIN_ACCURACY asks for, in the evaluator's words; `fail` fails."""
+
+import os
+import sys
+
+accuracy = os.environ.get("STANDIN_ACCURACY", "0.95")
+if accuracy == "fail":
+    sys.exit("no test questions")
+assert "--port" in sys.argv
+print(f"100%|####|\nAccuracy: {float(accuracy):.3f}\nInvalid: 0.000\nLatency: 1.0 s")
