@@ -16,7 +16,10 @@ _ACCURACY = re.compile(r"^Accuracy:\s*([\d.]+)\s*$", re.MULTILINE)
 
 
 async def gsm8k(command: tuple[str, ...], env: Mapping[str, str], limit_s: float) -> float:
-    """The share of problems solved, 0 to 1; `env`: the server's, over our own. Raises InvalidLaunchError when the evaluator fails."""
+    """The share of problems solved, 0 to 1; `env` is the server's, laid over our own.
+
+    Raises InvalidLaunchError when the evaluator fails or takes longer than `limit_s`.
+    """
     with tempfile.TemporaryDirectory() as folder:  # it leaves a file where it runs
         process = await asyncio.create_subprocess_exec(
             *command,

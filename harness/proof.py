@@ -39,21 +39,23 @@ class Proof:
             say("the same answers as the other arms")
             await self._ask(engine, settings, http)
             self._refuse_invalid()
-        asked = self._scenario.accuracy.gsm8k
-        if asked and not self._evaluated():
-            say(f"GSM8K, {asked.questions} problems")
-            command = engine.gsm8k(settings, self._context, asked.questions, asked.parallel, asked.data)
-            accuracy = await gsm8k(command, settings.env, asked.timeout)
+        if asked := self._scenario.accuracy.gsm8k:
+            accuracy = self._evaluated()
+            if accuracy is None:
+                say(f"GSM8K, {asked.questions} problems")
+                command = engine.gsm8k(settings, self._context, asked.questions, asked.parallel, asked.data)
+                accuracy = await gsm8k(command, settings.env, asked.timeout)
             self._of_text += judge(accuracy, asked)
-            found = (*self._record.findings, *self._of_text)
+            found = (*self._record.findings, *judge(accuracy, asked))
             self._save(replace(self._record, accuracy=accuracy, findings=found))
             self._refuse_invalid()
         return self._record
 
-    def _evaluated(self) -> bool:
-        """Has this arm been evaluated in an earlier launch?"""
+    def _evaluated(self) -> float | None:
+        """What an earlier launch of this arm reached: once is enough."""
         mine = (self._record.arm, self._record.tp)
-        return any((o.arm, o.tp) == mine and o.accuracy is not None for o in self._store.launches())
+        earlier = (other for other in self._store.launches() if (other.arm, other.tp) == mine)
+        return next((other.accuracy for other in earlier if other.accuracy is not None), None)
 
     def finish(self) -> None:
         """Calls after the start may be rejected too: what the processes wrote last counts."""

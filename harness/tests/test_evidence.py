@@ -174,13 +174,15 @@ def test_without_its_entry_point_the_plugin_leaves_no_evidence(tmp_path: Path, d
 
 
 def test_gsm8k_is_asked_before_measuring(tmp_path: Path) -> None:
-    """Once an arm: the second launch of `good` would fail if it were asked again."""
+    """Once an arm, and the answer holds for its other launches."""
     arms = "  good: {speculation: null}\n  bad: {speculation: null, env: {STANDIN_ACCURACY: '0.31'}}\n"
     path = tmp_path / "scenario.yaml"
     path.write_text(scenario(arms, more="accuracy: {gsm8k: {least: 0.9, questions: 5}}\nlaunches: 2\n"))
-    done = mtpbench("run", path, cwd=tmp_path, check=2)
+    done = mtpbench("run", path, cwd=tmp_path, check=2, STANDIN_COUNT=str(tmp_path / "count"))
     stored = load_run(only_run(tmp_path))
     assert {p.record.key.arm for p in stored.passes} == {"good"}
-    asked = [launch.accuracy for launch in stored.launches if launch.arm == "good"]
-    assert asked == [0.95, None]
+    assert [(launch.arm, launch.accuracy) for launch in stored.launches] == [
+        ("bad", 0.31), ("good", 0.95), ("bad", 0.31), ("good", 0.95)
+    ]  # fmt: skip
+    assert (tmp_path / "count").read_text() == "xx"
     assert "GSM8K accuracy 0.310 is below 0.9" in " ".join((done.stdout + done.stderr).split())
