@@ -29,6 +29,7 @@ PANELS = (
     Panel("Accept length, mean", "accept_length_mean", 1, "tokens a step"),
 )
 
+_FACET_WIDTH = 340
 # Okabe and Ito's palette: distinct for colour-blind readers, on light and on dark.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 
@@ -40,6 +41,7 @@ def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
         [
             {
                 "series": f"{line.arm}, TP{line.tp}" if several else line.arm,
+                "input": f"{line.level.input_tokens} tokens in" if line.level.input_tokens else "",
                 "load": line.level.value,
                 **{name: line.get(name) for name in names},
                 **{f"{name}_low": v.low for name in names if (v := line.values.get(name))},
@@ -61,7 +63,7 @@ def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
     return charts
 
 
-def _over_load(lines: Sequence[Line], panel: Panel) -> alt.LayerChart | alt.FacetChart:
+def _over_load(lines: Sequence[Line], panel: Panel) -> Any:
     data = frame(lines, [panel.name]).dropna(subset=[panel.name])
     for suffix in ("", "_low", "_high"):
         data[panel.name + suffix] = data[panel.name + suffix] * panel.scale
@@ -84,10 +86,10 @@ def _over_load(lines: Sequence[Line], panel: Panel) -> alt.LayerChart | alt.Face
     spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
         y=alt.Y(f"{panel.name}_low:Q", title=panel.unit), y2=f"{panel.name}_high:Q"
     )
-    return alt.layer(spread, line).properties(width="container", height=230)
+    return _by_length(lines, alt.layer(spread, line), 230)
 
 
-def _frontier(lines: Sequence[Line]) -> alt.LayerChart | alt.FacetChart:
+def _frontier(lines: Sequence[Line]) -> Any:
     per_gpu = any(line.get("output_throughput_per_gpu") for line in lines)
     name = "output_throughput_per_gpu" if per_gpu else "output_throughput"
     data = frame(lines, ["interactivity", name]).dropna(subset=["interactivity", name])
@@ -105,7 +107,17 @@ def _frontier(lines: Sequence[Line]) -> alt.LayerChart | alt.FacetChart:
         ],
     )
     labels = base.mark_text(dy=-10).encode(text="load:Q")
-    return alt.layer(line, labels).properties(width="container", height=280)
+    return _by_length(lines, alt.layer(line, labels), 280)
+
+
+def _by_length(lines: Sequence[Line], chart: Any, height: int) -> Any:
+    """Side by side where prompt lengths are swept. A facet can't follow the page's width, so it has one of its own."""
+    lengths = sorted({line.level.input_tokens for line in lines})
+    if len(lengths) == 1:
+        return chart.properties(width="container", height=height)
+    order = [f"{length} tokens in" for length in lengths]
+    facets = chart.properties(width=_FACET_WIDTH, height=height)
+    return facets.facet(column=alt.Column("input:N", title=None, sort=order)).resolve_scale(y="independent")
 
 
 def _colour(lines: Sequence[Line]) -> alt.Color:

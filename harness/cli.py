@@ -237,7 +237,7 @@ def list_scenarios(
         except ScenarioError as error:
             broken += error.problems
             continue
-        levels = ", ".join(level.label for level in loaded.arrival.levels())
+        levels = ", ".join(level.label for level in loaded.levels())
         cells = [
             str(path),
             loaded.server.engine,

@@ -30,7 +30,7 @@ def describe_run(scenario: Scenario, gpus: tuple[int, ...], cache_dir: Path) -> 
             out.append("  " + shlex.join(harmless_command(command.argv)))
     out += ["", f"in each launch, {scenario.passes} time(s):"]
     blocks = plan_blocks(scenario)
-    for level in scenario.arrival.levels():
+    for level in scenario.levels():
         warmup, measured = blocks[level, 0, True], blocks[level, 0, False]
         kind = "arrivals at" if level.open_loop else "concurrency"
         out.append(f"  {kind} {level.label}: {warmup.count} warm-up, {measured.count} measured requests")

@@ -11,7 +11,7 @@ from harness.metrics import PassView, pass_row
 from harness.model import Pass
 from harness.store import StoredRun
 
-ROWS_VERSION = 1
+ROWS_VERSION = 2  # 2: input_tokens, where prompt lengths are swept
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def rows(run: StoredRun) -> pd.DataFrame:
 
 
 _TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings"}
-_COUNTS = {"launch", "server_start", "tp", "concurrency", "pass", "requests", "ok", "counted"}
+_COUNTS = {"launch", "server_start", "tp", "concurrency", "input_tokens", "pass", "requests", "ok", "counted"}
 
 
 def parquet(run: StoredRun) -> bytes:

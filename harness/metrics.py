@@ -341,6 +341,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "tp": key.tp,
         "concurrency": key.level.concurrency or None,
         "rate": key.level.rate or None,
+        "input_tokens": key.level.input_tokens or None,
         "pass": key.index,
         "started_at": record.started_at,
         "status": record.status,

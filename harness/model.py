@@ -110,10 +110,14 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class LoadLevel:
-    """One point of a sweep: closed loop at a concurrency, or open loop at a Poisson rate (requests/s)."""
+    """One point of a sweep: closed loop at a concurrency, or open loop at a Poisson rate (requests/s).
+
+    `input_tokens` is 0 unless the scenario sweeps prompt lengths too.
+    """
 
     concurrency: int = 0
     rate: float = 0.0
+    input_tokens: int = 0
 
     def __post_init__(self) -> None:
         if (self.concurrency > 0) == (self.rate > 0):
@@ -124,8 +128,12 @@ class LoadLevel:
         return self.rate > 0
 
     @property
-    def label(self) -> str:
+    def load(self) -> str:
         return f"{self.rate:g}/s" if self.open_loop else str(self.concurrency)
+
+    @property
+    def label(self) -> str:
+        return f"{self.load} ({self.input_tokens} in)" if self.input_tokens else self.load
 
     @property
     def value(self) -> float:
@@ -149,6 +157,7 @@ class PassKey:
     @property
     def slug(self) -> str:
         level = f"r{self.level.rate:g}" if self.level.open_loop else f"c{self.level.concurrency:04d}"
+        level += f"-i{self.level.input_tokens}" if self.level.input_tokens else ""
         return f"{self.launch_slug}-p{self.index:02d}-{level}"
 
 

@@ -42,7 +42,7 @@ def plan_launches(scenario: Scenario) -> list[LaunchPlan]:
                 passes = tuple(
                     PassKey(launch, arm.name, tp, level, index)
                     for index in range(scenario.passes)
-                    for level in scenario.arrival.levels()
+                    for level in scenario.levels()
                 )
                 plans.append(LaunchPlan(launch, arm, tp, passes))
     return plans

@@ -74,7 +74,7 @@ class Proof:
     def _read_evidence(self) -> None:
         assert self._context.evidence_dir is not None
         evidence = read_evidence(self._context.evidence_dir)
-        concurrency = max(level.concurrency for level in self._scenario.arrival.levels())
+        concurrency = max(level.concurrency for level in self._scenario.levels())
         found = check_evidence(evidence, self._record.verify, self._record.tp, source_hash(), concurrency)
         self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_text)))
 

@@ -139,8 +139,11 @@ def _conclusions(run: StoredRun, lines: list[Line]) -> list[str]:
                 ("TPOT", "tpot_p50", False),
                 ("output", "output_throughput", True),
             ):
-                sentence = crossing(lines, run.scenario, arm, tp, name, higher)
-                out.append(f"TP{tp} {label}: {arm} is {sentence}.")
+                for length in run.scenario.workload.input_lengths or [0]:
+                    of_length = [line for line in lines if line.level.input_tokens == length]
+                    sentence = crossing(of_length, run.scenario, arm, tp, name, higher)
+                    place = f"TP{tp}, {length} in," if length else f"TP{tp}"
+                    out.append(f"{place} {label}: {arm} is {sentence}.")
     return out
 
 
@@ -225,6 +228,7 @@ def to_json(report: Report) -> str:
             "tp": entry.tp,
             "concurrency": entry.level.concurrency or None,
             "rate": entry.level.rate or None,
+            "input_tokens": entry.level.input_tokens or None,
             "requests": entry.requests,
             "failed": entry.failed,
             "complete": entry.complete,

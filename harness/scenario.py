@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -44,8 +45,9 @@ class Workload(Strict):
     """For `jsonl`: one object a line with `prompt`, `messages`, `conversations` (ShareGPT) or `input_ids`, and
     optionally `output_tokens`; or a JSON array of such. Relative to the scenario file."""
 
-    input_tokens: Count | TokenRange | None = None
-    """Prompt length in tokens of the server's tokeniser. Required but for `jsonl`."""
+    input_tokens: Count | TokenRange | Annotated[list[Count], Field(min_length=1)] | None = None
+    """Prompt length in tokens of the server's tokeniser: one, a range, or a list, each with passes of its own.
+    Required but for `jsonl`."""
 
     output_tokens: Count | TokenRange
     """Tokens to generate. For `jsonl`, the default for lines that do not say."""
@@ -71,10 +73,19 @@ class Workload(Strict):
             raise ValueError("`file` goes with `prompts: jsonl`, and only with it")
         if self.prompts != "jsonl" and self.input_tokens is None:
             raise ValueError("`input_tokens` is required")
-        shortest = self.input_tokens.min if isinstance(self.input_tokens, TokenRange) else self.input_tokens
+        if len(set(self.input_lengths)) < len(self.input_lengths):
+            raise ValueError("`input_tokens` names the same length twice")
+        if self.input_lengths and self.prompts == "jsonl":
+            raise ValueError("a list of `input_tokens` does not go with `prompts: jsonl`")
+        shortest = _shortest(self.input_tokens)
         if shortest is not None and self.shared_prefix_tokens >= shortest:
             raise ValueError("`shared_prefix_tokens` must be below `input_tokens`")
         return self
+
+    @property
+    def input_lengths(self) -> list[int]:
+        """Prompt lengths that are swept; empty where every pass has the same."""
+        return sorted(self.input_tokens) if isinstance(self.input_tokens, list) else []
 
     @property
     def max_input(self) -> int | None:
@@ -203,7 +214,7 @@ class Primary(Strict):
     """A metric's name, such as tpot or output_throughput."""
 
     level: Annotated[float, Field(gt=0)]
-    """A concurrency, or a rate in requests a second, of `arrival`."""
+    """A concurrency, or a rate in requests a second, of `arrival`; where `input_tokens` is a list, at its longest."""
 
     percentile: Literal[50, 90, 95, 99] = 50
     """Of the metric over requests; a tail needs requests enough to be known."""
@@ -287,6 +298,18 @@ class Scenario(Strict):
             Arm.model_validate({"name": name, "server": merge(base, changes)}) for name, changes in self.arms.items()
         ]
 
+    def levels(self) -> list[LoadLevel]:
+        """Every point of the sweep: the loads at each prompt length, short ones first."""
+        loads = self.arrival.levels()
+        lengths = self.workload.input_lengths
+        return [replace(load, input_tokens=length) for length in lengths for load in loads] or loads
+
+    @property
+    def primary_level(self) -> LoadLevel | None:
+        """The level of `primary`; of several prompt lengths, the longest's."""
+        named = [level for level in self.levels() if self.primary and level.value == self.primary.level]
+        return named[-1] if named else None
+
     @property
     def baseline_arm(self) -> str:
         return self.baseline or next(iter(self.arms))
@@ -297,7 +320,7 @@ class Scenario(Strict):
 
     @property
     def max_slots(self) -> int:
-        return max(self.arrival.slots(level) for level in self.arrival.levels())
+        return max(self.arrival.slots(level) for level in self.levels())
 
     @property
     def max_context(self) -> int | None:
@@ -306,8 +329,16 @@ class Scenario(Strict):
         return longest + self.workload.max_output if longest is not None else None
 
 
-def _largest(length: int | TokenRange) -> int:
+def _largest(length: int | TokenRange | list[int]) -> int:
+    if isinstance(length, list):
+        return max(length)
     return length.max if isinstance(length, TokenRange) else length
+
+
+def _shortest(length: int | TokenRange | list[int] | None) -> int | None:
+    if isinstance(length, list):
+        return min(length)
+    return length.min if isinstance(length, TokenRange) else length
 
 
 def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
@@ -322,7 +353,8 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
         allowed = ", ".join(f"{level:g}" for level in levels)
         found.append((("primary", "level"), f"{scenario.primary.level:g} is not in `arrival`: {allowed}"))
     elif scenario.primary:
-        [level] = [level for level in scenario.arrival.levels() if level.value == scenario.primary.level]
+        level = scenario.primary_level
+        assert level is not None, "it is one of the levels"
         needed, expected = samples_needed(scenario.primary.percentile), scenario.arrival.steady_requests(level)
         if expected < needed:
             found.append(

@@ -88,7 +88,7 @@ def summarise(run: StoredRun) -> list[Line]:
         launched.setdefault((launch.arm, launch.tp), []).extend(found)
     lines = []
     for tp in run.scenario.tp:
-        for level in run.scenario.arrival.levels():
+        for level in run.scenario.levels():
             for arm in run.scenario.arms:
                 of_launch = launched.get((arm, tp), [])
                 lines.append(_line(arm, tp, level, views.get((arm, tp, level), []), of_launch, run.scenario))
@@ -145,7 +145,7 @@ def crossing(lines: list[Line], scenario: Scenario, arm: str, tp: int, name: str
 
 def _where(levels: list[LoadLevel], every: list[LoadLevel]) -> str:
     """`at every level measured`, `up to 2`, `from 8 on` or `at 1, 4`."""
-    labels = [level.label for level in sorted(levels, key=lambda level: level.value)]
+    labels = [level.load for level in sorted(levels, key=lambda level: level.value)]
     if len(levels) == len(every):
         return "at every level measured"
     if len(levels) > 1 and set(levels) == set(every[: len(levels)]):

@@ -53,6 +53,7 @@ class Block:
 
     first: int
     count: int
+    input_tokens: int = 0  # of its prompts, where the scenario sweeps lengths
 
 
 def plan_blocks(scenario: Scenario) -> dict[tuple[LoadLevel, int, bool], Block]:
@@ -62,12 +63,12 @@ def plan_blocks(scenario: Scenario) -> dict[tuple[LoadLevel, int, bool], Block]:
     """
     blocks, position = {}, 0
     for index in range(scenario.passes):
-        for level in scenario.arrival.levels():
+        for level in scenario.levels():
             for warmup, count in (
                 (True, scenario.arrival.warmups(level)),
                 (False, scenario.arrival.requests(level)),
             ):
-                blocks[level, index, warmup] = Block(position, count)
+                blocks[level, index, warmup] = Block(position, count, level.input_tokens)
                 position += count
     return blocks
 
@@ -86,7 +87,8 @@ def items_of(book: PromptBook, block: Block) -> list[Item]:
 async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokenize) -> PromptBook:
     """The prompts of a scenario, by the server's tokeniser. Raises WorkloadError when they don't suffice."""
     workload = scenario.workload
-    needed = sum(block.count for block in plan_blocks(scenario).values())
+    blocks = plan_blocks(scenario).values()  # in order of their positions
+    needed = sum(block.count for block in blocks)
     if workload.file is not None:
         lines = await _from_file(workload, tokenize)
         _check_enough(len(lines), needed, f"{workload.file} holds {len(lines)} prompts")
@@ -97,7 +99,8 @@ async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokeni
     for document in corpus(workload.prompts, characters):
         for start in range(0, len(document), _CHUNK):
             ids += await tokenize(document[start : start + _CHUNK])
-    book = CorpusBook(workload, ids, needed)
+    lengths = [block.input_tokens for block in blocks for _ in range(block.count)]
+    book = CorpusBook(workload, ids, lengths)
     if not workload.chat:
         return book
     items = [book.item(position) for position in range(needed)]
@@ -131,8 +134,10 @@ class ListBook:
 class CorpusBook:
     """Prompts cut from a tokenised corpus: each begins where no other does. Made on demand."""
 
-    def __init__(self, workload: Workload, ids: Sequence[int], needed: int) -> None:
-        self._workload, self._ids = workload, ids
+    def __init__(self, workload: Workload, ids: Sequence[int], lengths: Sequence[int]) -> None:
+        """`lengths`: of each prompt, by position; 0 where the workload's own setting holds."""
+        self._workload, self._ids, self._lengths = workload, ids, lengths
+        needed = len(lengths)
         self._vocabulary: list[int] = []
         self._starts: list[int] = []
         if workload.prompts == "random":
@@ -146,7 +151,7 @@ class CorpusBook:
     def item(self, position: int) -> Item:
         draw = random.Random(f"{self._workload.seed}/{position}")
         assert self._workload.input_tokens is not None, "checked by Workload"
-        length = _length(self._workload.input_tokens, draw)
+        length = self._lengths[position] or _length(self._workload.input_tokens, draw)
         output = _length(self._workload.output_tokens, draw)
         shared = self._ids[: self._workload.shared_prefix_tokens]
         own = self._own(position, length - len(shared), draw)
@@ -162,7 +167,8 @@ class CorpusBook:
         return out
 
 
-def _length(length: int | TokenRange, draw: random.Random) -> int:
+def _length(length: int | TokenRange | list[int], draw: random.Random) -> int:
+    assert not isinstance(length, list), "each prompt of a swept length has its own"
     return draw.randint(length.min, length.max) if isinstance(length, TokenRange) else length
 
 

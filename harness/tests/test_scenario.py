@@ -11,7 +11,7 @@ import yaml
 from conftest import SCENARIO
 
 from harness.errors import ScenarioError
-from harness.model import LoadLevel
+from harness.model import LoadLevel, PassKey
 from harness.plan import choose_gpus, plan_launches
 from harness.scenario import Scenario, warnings
 from harness.scenario_file import load, parse
@@ -83,7 +83,11 @@ def test_round_trip_through_json() -> None:
     ("old", "new", "expected"),
     [
         ("ttft: 20ms", "ttft: 20", "file.yaml:6: server.ttft: 20 is not a duration: write a number and a unit"),
-        ("step: 5ms", "stepp: 5ms", "file.yaml:7: server.stepp: unknown key; did you mean 'step'? allowed: api,"),
+        (
+            "step: 5ms",
+            "stepp: 5ms",
+            "file.yaml:7: server.stepp: unknown key; did you mean 'step'? allowed: answer_shift, api,",
+        ),
         ("engine: scripted", "engine: vllm", "file.yaml:5: server.engine: 'vllm' is no engine; allowed: attach, llama"),
         ("chunk_tokens: [4]", "chunk_token: [4]", "file.yaml:10: arms.drafts.chunk_token: unknown key; did you mean"),
         ("plain: {}", "plain: none", "file.yaml:9: arms.plain: an arm is a mapping of what it changes"),
@@ -141,6 +145,21 @@ def test_all_errors_at_once() -> None:
             "env.SGLANG_USE_AITER: input should be a v",
         ),
         ("some/model", "tiny-qwen3.5-moe-32-2", "server.load_format: tiny-qwen3.5-moe-32-2 has no weights: use dummy"),
+        ("some/model", "some/model\n  verify: in-tree", "server.verify: needs `speculation`"),
+        ("draft_tokens: 4}", "draft_tokens: 4}, verify: in-tree", "attention-backend: must be aiter: the plug-in"),
+        (
+            "draft_tokens: 4}",
+            "draft_tokens: 4}\n    verify: generic",
+            "kv-cache-dtype: must be fp8_e4m3: `auto` is bf16",
+        ),
+        ("page-size: 16", "page-size: 64}\n  verify: in-tree #", "page-size: must be 16: the gate would reject"),
+        (
+            "steps: 3, topk: 1, draft_tokens: 4}",
+            "steps: 3, topk: 2, draft_tokens: 8}, verify: in-tree",
+            "topk: must be 1",
+        ),
+        ("steps: 3, topk: 1, draft_tokens: 4}", "steps: 4, draft_tokens: 5}, verify: in-tree", "must be at most 4"),
+        ("gpu_vendor: amd", "gpu_vendor: amd\n  env: {MTPBENCH_VERIFY: x}\n  verify: upstream", "use `verify`"),
         (
             "page-size: 16",
             "attention-backend: aiter, enable-deterministic-inference: true",
@@ -210,3 +229,21 @@ def test_levels() -> None:
         LoadLevel()
     assert LoadLevel(rate=0.5).label == "0.5/s"
     assert LoadLevel(concurrency=4).label == "4"
+
+
+def test_a_list_of_prompt_lengths_is_swept() -> None:
+    text = SCENARIO.replace("input_tokens: 32", "input_tokens: [64, 32]") + "primary: {metric: tpot, level: 2}\n"
+    loaded = parse(text, "s.yaml")
+    assert [(level.input_tokens, level.concurrency) for level in loaded.levels()] == [
+        (32, 1),
+        (32, 2),
+        (64, 1),
+        (64, 2),
+    ]
+    assert loaded.max_context == 64 + 16
+    assert loaded.primary_level == LoadLevel(concurrency=2, input_tokens=64)
+    assert loaded.levels()[1].label == "2 (32 in)"
+    assert PassKey(0, "a", 1, loaded.levels()[3], 0).slug == "00-a-tp1-p00-c0002-i64"
+    for wrong in ("[]", "[32, 32]", "[0]"):
+        with pytest.raises(ScenarioError):
+            parse(SCENARIO.replace("input_tokens: 32", f"input_tokens: {wrong}"), "s.yaml")

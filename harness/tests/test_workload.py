@@ -145,3 +145,14 @@ def test_poisson_arrivals() -> None:
 def test_corpus_is_identified() -> None:
     assert corpus_digest(scenario().workload) == corpus_digest(scenario().workload)
     assert corpus_digest(scenario().workload) != corpus_digest(scenario(prompts="prompts: code").workload)
+
+
+def test_swept_lengths_have_their_own_prompts() -> None:
+    plan = scenario(inputs="input_tokens: [64, 40]")
+    prompts = book(plan)
+    seen = {}
+    for (level, _, _), block in plan_blocks(plan).items():
+        lengths = {item.prompt.tokens for item in items_of(prompts, block)}
+        assert lengths == {len(item.prompt.ids) for item in items_of(prompts, block)} == {level.input_tokens}
+        seen[level.input_tokens] = seen.get(level.input_tokens, 0) + block.count
+    assert seen[40] == seen[64] > 0
