@@ -149,7 +149,7 @@ def test_all_errors_at_once() -> None:
         ("draft_tokens: 4}", "draft_tokens: 4}, verify: in-tree", "attention-backend: must be aiter: the plug-in"),
         (
             "draft_tokens: 4}",
-            "draft_tokens: 4}\n    verify: generic",
+            "draft_tokens: 4}, verify: generic",
             "kv-cache-dtype: must be fp8_e4m3: `auto` is bf16",
         ),
         ("page-size: 16", "page-size: 64}\n  verify: in-tree #", "page-size: must be 16: the gate would reject"),
