@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, scenario_file
+from harness import __version__, cli_doctor, scenario_file
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
 from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
@@ -314,6 +314,9 @@ def _need_triton() -> None:
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(package, "The kernel", "kernel")
+
+
+cli_doctor.register(app, out, err, _default_cache)
 
 
 @app.command()
