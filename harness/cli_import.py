@@ -132,6 +132,6 @@ def _measured(path: Path) -> tuple[str, ...]:
         scenario = head["scenario"]
         levels = scenario["arrival"].get("concurrency") or scenario["arrival"].get("rates") or []
         loads = ", ".join(f"{level:g}" for level in levels)
-        return str(head["id"]), "measured here", ", ".join(scenario["arms"]), loads, str(scenario["question"])
+        return str(head["id"]), "mtpbench", ", ".join(scenario["arms"]), loads, str(scenario["question"])
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         return path.parent.name, "DAMAGED", "", "", f"run.json can't be read: {error}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.imported import Number, Point, Scalar
-from harness.importers.base import Document, Field, Item, Parsed
+from harness.importers.base import Document, Field, Item, Parsed, named
 from harness.importers.sglang_bench_serving import failures
 from harness.model import Finding
 
@@ -79,7 +79,7 @@ class AiPerf:
             numbers=tuple(numbers),
             findings=(*failures(completed, failed), *cancelled),
         )
-        return Parsed(item.text("aiperf_version"), (point,), tuple(sorted(set(item.data) - taken)))
+        return Parsed(item.text("aiperf_version"), (point,), named(set(item.data) - taken))
 
     def _from_requests(self, document: Document) -> Parsed:
         samples: dict[str, list[float]] = {}

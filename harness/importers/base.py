@@ -20,6 +20,7 @@ from harness.imported import Number, Point, Scalar
 
 MAX_BYTES = 128 * 2**20  # parsed, that is a gigabyte and more
 MAX_POINTS = 10_000
+MAX_NUMBER = 1e15  # no rate, latency or count is larger, and squares of it are still numbers
 MAX_TEXT = 300  # characters of a setting: a command line fits, a prompt does not
 
 _STATISTIC = r"(mean|avg|median|std|min|max|p\d{1,3}(?:\.\d{1,3})?)"
@@ -83,13 +84,18 @@ class Importer(Protocol):
         ...
 
 
+def printable(text: str) -> str:
+    """Names from a file go to terminals: escape sequences and line breaks become visible and inert."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def fail(file: str, line: int, key: str, message: str, hint: str) -> ResultFileError:
-    return ResultFileError([Problem(file, line, key, message)], hint)
+    return ResultFileError([Problem(printable(file), line, printable(key[:MAX_TEXT]), printable(message))], hint)
 
 
 def load_document(path: Path) -> Document:
     """Reads a file. Raises ResultFileError that says what is wrong with it."""
-    name = path.name
+    name = printable(path.name)
     if not path.is_file():  # a folder, a pipe or a device is not read
         raise fail(str(path), 0, "", "is no file", "Give the result file that the tool wrote.")
     try:
@@ -179,13 +185,11 @@ class Item:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.problem(key, f"a number is expected, not {_kind(value)}")
-        try:
-            number = float(value)
-        except OverflowError as error:
-            raise self.problem(key, "is too large a number") from error
-        if not math.isfinite(number):
-            raise self.problem(key, f"is {number}: not a measurement. Did every request fail?")
-        return number
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.problem(key, f"is {value}: not a measurement. Did every request fail?")
+        if abs(value) > MAX_NUMBER:
+            raise self.problem(key, "is too large a number for a measurement")
+        return float(value)
 
     def all_numbers(self, key: str) -> list[float]:
         """The number, or the list of numbers, under a key."""
@@ -208,7 +212,7 @@ class Item:
             return ""
         if not isinstance(value, str):
             raise self.problem(key, f"text is expected, not {_kind(value)}")
-        return value[:MAX_TEXT]
+        return printable(value[:MAX_TEXT])
 
     def inner(self, key: str) -> Item | None:
         """The object under a key; None where there is none."""
@@ -233,9 +237,11 @@ class Item:
         found: dict[str, Scalar] = {}
         for key in keys:
             value = self.data.get(key)
+            if printable(key) != key or len(key) > MAX_TEXT:
+                continue
             if isinstance(value, str):
-                found[prefix + key] = value[:MAX_TEXT]
-            elif isinstance(value, bool) or (isinstance(value, int | float) and abs(value) < 1e300):
+                found[prefix + key] = printable(value[:MAX_TEXT])
+            elif isinstance(value, bool) or (isinstance(value, int | float) and abs(value) < MAX_NUMBER):
                 found[prefix + key] = value
         return found
 
@@ -262,4 +268,9 @@ def left_over(items: Iterable[Item], taken: Iterable[str], fields: Sequence[Fiel
     """Keys that were not taken, sorted: what a reader of the result can't find in it."""
     known = set(taken)
     keys = {key for item in items for key in item.data}
-    return tuple(sorted(key for key in keys - known if not any(f.matches(key) for f in fields)))
+    return named(key for key in keys - known if not any(f.matches(key) for f in fields))
+
+
+def named(keys: Iterable[str]) -> tuple[str, ...]:
+    """Keys as a record lists them: sorted, short, inert."""
+    return tuple(sorted({printable(key[:MAX_TEXT]) for key in keys}))

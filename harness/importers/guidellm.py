@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from harness.imported import Number, Point
-from harness.importers.base import Document, Field, Item, Parsed
+from harness.importers.base import Document, Field, Item, Parsed, named
 from harness.importers.sglang_bench_serving import failures
 
 _STATISTICS = ("mean", "median", "std_dev", "min", "max")
@@ -56,7 +56,7 @@ class GuideLlm:
                 ignored |= set(metrics.data) - {field.name for field in self.fields} - {"request_totals"}
         if not points:
             raise report.problem("benchmarks", "holds no benchmark")
-        return Parsed(metadata.text("guidellm_version"), tuple(points), tuple(sorted(ignored)))
+        return Parsed(metadata.text("guidellm_version"), tuple(points), named(ignored))
 
 
 def _point(where: str, benchmark: Item, fields: tuple[Field, ...]) -> Point:
@@ -73,10 +73,9 @@ def _point(where: str, benchmark: Item, fields: tuple[Field, ...]) -> Point:
     bad = (totals.count("errored") or 0) if totals else None
     config = benchmark.inner("config")
     strategy = config.inner("strategy") if config else None
-    start = benchmark.number("start_time")
     return Point(
         where=where,
-        measured_at=datetime.fromtimestamp(start, timezone.utc).isoformat(timespec="seconds") if start else "",
+        measured_at=_moment(benchmark),
         concurrency=strategy.count("streams") if strategy else None,
         rate=strategy.number("rate") if strategy else None,
         requests=good,
@@ -85,6 +84,15 @@ def _point(where: str, benchmark: Item, fields: tuple[Field, ...]) -> Point:
         numbers=tuple(numbers),
         findings=failures(good, bad),
     )
+
+
+def _moment(benchmark: Item) -> str:
+    """When it began, as ISO 8601; the file has seconds since 1970."""
+    start = benchmark.number("start_time")
+    try:
+        return datetime.fromtimestamp(start, timezone.utc).isoformat(timespec="seconds") if start else ""
+    except (OverflowError, ValueError, OSError) as error:
+        raise benchmark.problem("start_time", "is no time") from error
 
 
 def _statistics(field: Field, summary: Item) -> list[Number]:

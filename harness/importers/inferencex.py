@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from harness.imported import Point
-from harness.importers.base import MAX_POINTS, Document, Field, Item, Parsed, left_over
+from harness.importers.base import MAX_POINTS, Document, Field, Item, Parsed, left_over, named
 
 _SETTINGS = (
     *("hw", "conc", "image", "model", "infmax_model_prefix", "framework", "precision", "spec_decoding", "mtp"),
@@ -56,9 +56,7 @@ class InferenceX:
             for where, item in items
         )
         ignored = left_over([i for _, i in items], _SETTINGS, self.fields)
-        return Parsed(
-            "", points, tuple(sorted({*ignored, *(k for _, i in items for k in _MEANINGLESS if k in i.data)}))
-        )
+        return Parsed("", points, named([*ignored, *(k for _, i in items for k in _MEANINGLESS if k in i.data)]))
 
 
 def _flat(document: Document) -> list[tuple[str, int, object]]:

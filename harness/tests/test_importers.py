@@ -6,16 +6,19 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import import_report
 from harness.cli import main
-from harness.errors import ResultFileError, StoreError
+from harness.errors import MtpbenchError, ResultFileError, StoreError
 from harness.import_store import load, run_id, save
 from harness.imported import IMPORT_VERSION, ImportedRun, Number, Origin, Point
 from harness.importers import base
@@ -215,6 +218,52 @@ def test_what_is_wrong_with_a_file_is_said(
     assert caught.value.hint
 
 
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([10**400, "\x1b[2J", -1]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) within a JSON value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(path=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), junk=JUNK)
+def test_a_file_with_anything_anywhere_is_read_or_refused(path: Path, where: float, junk: Any) -> None:
+    """No other error, nothing that a terminal obeys, nothing that JSON can't hold."""
+    text = path.read_text(encoding="utf-8")
+    values = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+    found = places(values)
+    container, key = found[int(where * len(found))]
+    container[key] = junk
+    with tempfile.TemporaryDirectory() as folder:
+        changed = Path(folder) / path.name
+        changed.write_text("\n".join(map(json.dumps, values)), encoding="utf-8")
+        try:
+            document = load_document(changed)
+            parsed = importer_for(document, "auto").read(document)
+        except MtpbenchError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+    assert refusal.isprintable()
+    if refusal:
+        return
+    record = ImportedRun("x", Origin("vllm", "", parsed.tool_version, "x", "", "", parsed.ignored), parsed.points)
+    written = json.dumps(record.to_json(), allow_nan=False)
+    assert ImportedRun.from_json(json.loads(written)) == record
+    assert "\\u001b" not in written
+
+
 def test_files_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "missing", tmp_path / "pipe", Path("/dev/zero")):
@@ -397,6 +446,16 @@ def test_records_keep_everything_and_their_version(tmp_path: Path) -> None:
     (folder / "import.json").write_text(json.dumps(data | {"import_version": IMPORT_VERSION + 1}))
     with pytest.raises(StoreError, match="this mtpbench reads"):
         load(folder)
+
+
+def test_what_a_terminal_would_obey_is_inert(cli: Cli, tmp_path: Path) -> None:
+    path = change(SGLANG, tmp_path, lambda t: t.replace('"tag": "mtp"', '"tag": "\\u001b[2Jgone\\nforged"'))
+    assert cli("import", path, "--store", tmp_path / "runs")[0] == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    for output in ("table", "markdown", "json"):
+        _, out, _ = cli("report", folder, "--format", output)
+        assert "\x1b" not in out
+        assert "gone" in out
 
 
 def test_names_are_inert_in_markdown() -> None:

@@ -85,6 +85,8 @@ def _pip(arguments: Sequence[str], say: Say) -> None:
             code = process.wait(_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UpstreamError(f"pip can't be run: {error}", _OFFLINE) from error
+    if code and any("No module named pip" in line for line in lines):
+        raise UpstreamError(f"{sys.executable} has no pip", "python -m ensurepip, or give wheels: --wheel FILE.")
     if code:
         errors = [line for line in lines if "ERROR" in line] or lines[-2:]
         raise UpstreamError(f"pip could not fetch sglang: {' '.join(errors)[:500]}", _OFFLINE)

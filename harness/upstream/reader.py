@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,8 +52,10 @@ class Tree:
             raise Drift("the file is gone", path)
         if path not in self._modules:
             try:
-                self._modules[path] = ast.parse(self.text(path))
-            except (SyntaxError, ValueError) as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # an odd escape sequence of theirs is not our business
+                    self._modules[path] = ast.parse(self.text(path))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 raise Unreadable(f"{path}: {error}") from error
         return self._modules[path]
 
