@@ -82,6 +82,9 @@ CHANGES = [
     (TRITON, "def forward_extend", "def extend", "hook (NVIDIA): TritonAttn", "forward_extend is gone"),
     (TRITON, "forward_batch, save", "batch, save", "hook (NVIDIA): TritonAttn", "missing: forward_batch; new: batch"),
     (TRITON, "q, k, v, layer", "k, q, v, layer", "hook (NVIDIA): TritonAttn", "in another order"),
+    (TRITON, "k, v, o, kb, vb", "k, v, kb, vb", "hook (NVIDIA): how extend", "16 positional values, expected 17"),
+    (TRITON, "score_mod=None,\n", "\n", "hook (NVIDIA): how extend", "missing keywords: score_mod"),
+    (TRITON, "self.kv_index_translator =", "self.translator =", "hook (NVIDIA): kv_index_tr", "assigned no more"),
     (TRITON, "kv_indices:", "kv_pages:", "hook (NVIDIA): fields", "ForwardMetadata has no kv_indices"),
     (AITER, "import unified_attention\n", "import attention\n", "hook (AMD): aiter_backend", "elsewhere: nowhere"),
     (AITER, "causal=True, ", "", "hook (AMD): what unified_attention is", "missing: causal"),
@@ -191,7 +194,8 @@ def test_a_file_that_is_gone_is_drift_and_one_that_cannot_be_read_is_unknown() -
     )
     broken = compare([changed(TRITON, "class ForwardMetadata", "class class")])
     assert broken.exit_code == 2
-    assert broken.count(UNKNOWN) == 2
+    there = [e for e in EXPECTATIONS if getattr(e.check, "path", "") == TRITON and e.applies_to("0.5.23")]
+    assert broken.count(UNKNOWN) == len(there) > 2
     unread = compare([changed(FIELDS, "choices=ATTENTION_BACKEND_CHOICES", "choices=ask_the_platform()")])
     assert unread.exit_code == 2
 

@@ -249,6 +249,31 @@ class CallKeywords:
 
 
 @dataclass(frozen=True)
+class CallShape:
+    """A call within a function passes so many positional values, and at least these keywords besides."""
+
+    path: str
+    within: str
+    callee: str
+    positional: int
+    keywords: tuple[str, ...]
+
+    def look(self, tree: Tree) -> Seen:
+        where = definition(tree, self.path, self.within)
+        found = calls(where, self.callee)
+        if not found:
+            raise Drift(f"{self.within} calls {self.callee} no more", self.path, where.lineno)
+        for call in found:
+            names = [keyword.arg or "**" for keyword in call.keywords]
+            if len(call.args) == self.positional and set(self.keywords) <= set(names):
+                return Seen(f"{self.positional} values, {', '.join(names)}", self.path, call.lineno)
+        names = [keyword.arg or "**" for keyword in found[0].keywords]
+        missing = ", ".join(name for name in self.keywords if name not in names) or "none"
+        counts = f"{len(found[0].args)} positional values, expected {self.positional}; missing keywords: {missing}"
+        raise Drift(f"{self.callee}(…): {counts}", self.path, found[0].lineno)
+
+
+@dataclass(frozen=True)
 class Calls:
     """A file calls something, such as the loading of plug-ins in a process's main function."""
 

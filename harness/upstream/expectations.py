@@ -13,6 +13,7 @@ from harness.upstream.checks import (
     Bound,
     CallKeywords,
     Calls,
+    CallShape,
     Check,
     Constant,
     EnvDeclared,
@@ -80,6 +81,7 @@ _PLUGIN_API = (
         _PLUGIN,
         Signature(_HOOKS, "HookRegistry.register", ("cls", "target", "hook", "hook_type=HookType.AFTER")),
     ),
+    _E("plug-in: HookRegistry.apply_hooks", _PLUGIN, Signature(_HOOKS, "HookRegistry.apply_hooks", ("cls",))),
     _E("plug-in: HookType", _PLUGIN, Members(_HOOKS, "HookType", ("BEFORE", "AFTER", "AROUND", "REPLACE"))),
     _E(
         "plug-in: a replaced function is also replaced where it was imported",
@@ -113,6 +115,85 @@ _TRITON_HOOK = (
         _PLUGIN,
         Fields(_TRITON, "ForwardMetadata", ("max_extend_len", "kv_indptr", "kv_indices", "qo_indptr", "custom_mask")),
     ),
+)
+
+_EXTEND_PARAMETERS = (
+    *("q_extend", "k_extend", "v_extend", "o_extend", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices"),
+    *("custom_mask", "is_causal", "mask_indptr", "max_len_extend", "k_scale", "v_scale", "sm_scale=None"),
+)
+_EXTEND_KEYWORDS = ("logit_cap", "sliding_window_size", "sinks", "xai_temperature_len", "score_mod")
+_BATCH = "sglang/srt/model_executor/forward_batch_info.py"
+
+_TRITON_INSIDE = (
+    _E(
+        "hook (NVIDIA): forward_extend calls its own extend_attention_fwd",
+        _PLUGIN,
+        Assigned(
+            _TRITON,
+            "TritonAttnBackend.__init__",
+            "self.extend_attention_fwd",
+            "torch.compiler.disable(extend_attention_fwd)",
+        ),
+    ),
+    _E(
+        "hook (NVIDIA): what extend_attention_fwd takes",
+        _PLUGIN,
+        Signature("sglang/kernels/ops/attention/extend_attention.py", "extend_attention_fwd", _EXTEND_PARAMETERS),
+    ),
+    _E(
+        "hook (NVIDIA): how extend_attention_fwd is called",
+        _PLUGIN,
+        CallShape(
+            _TRITON,
+            "TritonAttnBackend.forward_extend",
+            "extend_attention_fwd",
+            len(_EXTEND_PARAMETERS),
+            _EXTEND_KEYWORDS,
+        ),
+        until="0.5.22",
+    ),
+    _E(  # through a function that takes the layer first and passes the rest on
+        "hook (NVIDIA): how extend_attention_fwd is called",
+        _PLUGIN,
+        CallShape(
+            _TRITON,
+            "TritonAttnBackend.forward_extend",
+            "_forward_extend_kernel",
+            1 + len(_EXTEND_PARAMETERS),
+            _EXTEND_KEYWORDS,
+        ),
+        since="0.5.22",
+    ),
+    _E(
+        "hook (NVIDIA): a verify kernel of SGLang's own comes first only on gfx95",
+        _PLUGIN,
+        Assigned(
+            _TRITON,
+            "TritonAttnBackend.__init__",
+            "self.use_verify_splitkv",
+            "is_gfx95_supported() and envs.SGLANG_ENABLE_SPLITKV_VERIFY.get() and self.topk == 1",
+        ),
+    ),
+    _E(
+        "hook (NVIDIA): max_context_len of the backend",
+        _PLUGIN,
+        Assigned(_TRITON, "TritonAttnBackend.__init__", "self.max_context_len"),
+    ),
+    _E("hook (NVIDIA): topk of the backend", _PLUGIN, Assigned(_TRITON, "TritonAttnBackend.__init__", "self.topk")),
+    _E(
+        "hook (NVIDIA): _translate_kv_loc is set where slots are virtual",
+        _PLUGIN,
+        Assigned(_TRITON, "TritonAttnBackend.__init__", "self._translate_kv_loc"),
+        until="0.5.19",
+    ),
+    _E(
+        "hook (NVIDIA): kv_index_translator translates where slots are virtual",
+        _PLUGIN,
+        Assigned(_TRITON, "TritonAttnBackend.__init__", "self.kv_index_translator"),
+        since="0.5.19",
+    ),
+    _E("hook: ForwardMode.is_target_verify", _PLUGIN, Signature(_BATCH, "ForwardMode.is_target_verify", ("self",))),
+    _E("hook: fields of ForwardBatch", _PLUGIN, Fields(_BATCH, "ForwardBatch", ("seq_lens", "out_cache_loc"))),
 )
 
 _UNIFIED_KEYWORDS = (
@@ -215,6 +296,12 @@ _AITER_HOOKS = (
             "and asm_verify_attn_enabled())"
         ),
         since="0.5.20",
+    ),
+    _E(
+        "hook (AMD): draft-extend also comes to unified_attention",
+        _PLUGIN,
+        EnvDeclared("SGLANG_AITER_UNIFIED_DRAFT_EXTEND", "EnvBool(True)"),
+        since="0.5.19",
     ),
     _E(
         "SGLANG_ASM_VERIFY_ATTN turns the assembly kernel off",
@@ -336,6 +423,15 @@ _FLAGS = (
     ),
 )
 
+_GSM8K = "sglang/test/few_shot_gsm8k.py"
+_EVALUATOR = (
+    *(
+        _E(f"evaluator few_shot_gsm8k {flag}", _ENGINE, Text(_GSM8K, flag))
+        for flag in ("--host", "--port", "--num-questions", "--parallel", "--data-path")
+    ),
+    _E("evaluator few_shot_gsm8k prints Accuracy: ", "harness/accuracy.py", Text(_GSM8K, "Accuracy: ")),
+)
+
 _METRICS = tuple(
     _E(f"metric {name}", used_by, Metric(name, kind))
     for name, kind, used_by in (
@@ -389,6 +485,13 @@ _SERVER = (
     ),
     _E("completions take ignore_eos", _DIALECT, Fields(_PROTOCOL, "CompletionRequest", ("max_tokens", "ignore_eos"))),
     _E("chat takes ignore_eos", _DIALECT, Fields(_PROTOCOL, "ChatCompletionRequest", ("max_tokens", "ignore_eos"))),
+    _E(
+        "/generate takes return_logprob, top_logprobs_num",
+        "harness/engines/base.py",
+        Fields("sglang/srt/managers/io_struct.py", "GenerateReqInput", ("return_logprob", "top_logprobs_num")),
+    ),
+    _key("output_token_logprobs"),
+    _key("output_top_logprobs"),
     _key("finish_reason"),
     _key("prompt_tokens"),
     _key("completion_tokens"),
@@ -418,9 +521,11 @@ _SERVER = (
 EXPECTATIONS: tuple[Expectation, ...] = (
     *_PLUGIN_API,
     *_TRITON_HOOK,
+    *_TRITON_INSIDE,
     *_AITER_HOOKS,
     *_ENVIRONMENT,
     *_FLAGS,
+    *_EVALUATOR,
     *_METRICS,
     *_SERVER,
 )
