@@ -18,7 +18,7 @@ from harness.engines.sglang import _COUNTERS, _ENV, Sglang, SglangSettings
 from harness.upstream import checks
 from harness.upstream.checks import Check, Flag, Gate
 from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, compare
-from harness.upstream.expectations import EXPECTATIONS, SUPPORTED
+from harness.upstream.expectations import BEYOND_SGLANG, EXPECTATIONS, SUPPORTED
 from harness.upstream.reader import FolderTree, Tree, UpstreamError, WheelTree, release
 from harness.upstream.render import delta, headline, to_json, to_markdown
 from kernel import gate
@@ -206,6 +206,7 @@ def test_what_holds_and_yet_changed_is_listed() -> None:
     assert change.versions == ("0.5.16", "0.5.23")
     assert delta(change.before, change.after) == "− cutlass_mla; + qsa"
     assert "− cutlass_mla; + qsa" in to_markdown(report)
+    assert "not checked: AITER_FLYDSL_FORCE" in to_markdown(report), "what can't be told is said"
 
 
 def test_every_kind_of_check_is_seen_failing() -> None:
@@ -234,7 +235,8 @@ def test_what_we_use_is_watched() -> None:
         servers = [scenario["server"], *scenario["arms"].values()]
         if scenario["server"]["engine"] == "sglang":
             used |= {f"--{flag}" for server in servers for flag in server.get("flags", {})}
-            assert all(name in text for server in servers for name in server.get("env", {}))
+            variables = {name for server in servers for name in server.get("env", {})} - set(BEYOND_SGLANG)
+            assert {name for name in variables if name not in text} == set(), path.name
     settings = SglangSettings.model_validate(
         {"engine": "sglang", "model": "m", "gpu_vendor": "amd", "load_format": "dummy", "speculation": {}}
     )

@@ -79,7 +79,7 @@ class Signature:
         relevant = found if self.exact else found[: len(self.parameters)]
         if tuple(relevant) != self.parameters:
             raise Drift(f"{self.name}: {_differences(self.parameters, found)}", self.path, node.lineno)
-        return Seen(f"({', '.join(found)})", self.path, node.lineno)
+        return Seen(", ".join(found), self.path, node.lineno)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, Result, Row
+from harness.upstream.expectations import BEYOND_SGLANG
 
 _STYLES = {HOLDS: "green", DRIFT: "bold red", UNKNOWN: "bold yellow", NOT_EXPECTED: "dim"}
 
@@ -69,6 +70,7 @@ def to_rich(report: DriftReport, every: bool) -> RenderableType:
     for change in report.changes:
         between = " → ".join(change.versions)
         parts.append(Text(f"  {between}  {change.what}: {delta(change.before, change.after)}  ({change.place})"))
+    parts += [Text(f"not checked: {name}: {why}", style="dim") for name, why in BEYOND_SGLANG.items()]
     return Group(*parts)
 
 
@@ -85,6 +87,7 @@ def to_markdown(report: DriftReport, every: bool = True) -> str:
     for change in report.changes:
         between = " → ".join(change.versions)
         out.append(f"- {between}: {_cell(change.what)}: {_cell(delta(change.before, change.after))}")
+    out += [f"- not checked: {_cell(name)}: {_cell(why)}" for name, why in BEYOND_SGLANG.items()]
     return "\n".join([*out, ""])
 
 
@@ -106,6 +109,7 @@ def to_json(report: DriftReport, every: bool = True) -> str:
             }
             for row in _shown(report, every)
         ],
+        "not_checked": BEYOND_SGLANG,
         "changes": [asdict(change) for change in report.changes],
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
