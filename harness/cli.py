@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, scenario_file
+from harness import __version__, cli_doctor, cli_import, scenario_file
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
 from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
 from harness.experiment import Experiment, Outcome
+from harness.import_store import is_imported
 from harness.launching import Options
 from harness.report import RENDERERS, Report, build, to_rich
 from harness.scenario import Scenario, warnings
@@ -187,6 +188,10 @@ def report(
     output: Annotated[str, typer.Option("--format", help="table, markdown, json or html.")] = "table",
 ) -> None:
     """Print a run's table again, as Markdown, as JSON, or write its report.html anew."""
+    if is_imported(run_path):
+        if not cli_import.show_report(run_path, output, out):
+            raise typer.Exit(EXIT_INVALID)
+        return
     stored = load_run(run_path)
     built: Report = build(stored)
     if output == "table":
@@ -223,9 +228,12 @@ def validate(
 
 @app.command(name="list")
 def list_scenarios(
-    folder: Annotated[Path, typer.Argument(help="Folder with scenario files.")] = Path("scenarios"),
+    folder: Annotated[Path, typer.Argument(help="Folder with scenario files, or with results.")] = Path("scenarios"),
 ) -> None:
-    """List the scenarios in a folder with their questions."""
+    """List the scenarios in a folder with their questions, or the runs in a folder of results."""
+    if cli_import.holds_runs(folder):
+        cli_import.list_runs(folder, out)
+        return
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         raise MtpbenchError(f"no *.yaml in {folder}", "Name the folder: mtpbench list FOLDER")
@@ -314,6 +322,10 @@ def _need_triton() -> None:
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(package, "The kernel", "kernel")
+
+
+cli_import.register(app, out)
+cli_doctor.register(app, out, err, _default_cache)
 
 
 @app.command()

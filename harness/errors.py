@@ -2,6 +2,7 @@
 
     MtpbenchError            one sentence for a person, and a hint that says what to do next
     ├── ScenarioError        a scenario file is wrong: a list of problems, each with file, line and key
+    ├── ResultFileError      another tool's result file is wrong: a list of problems, each with file, line and key
     ├── WorkloadError        prompts can't be made as asked
     ├── MissingPackageError  an optional package is needed
     ├── StoreError           results can't be written or read
@@ -50,6 +51,14 @@ class ScenarioError(MtpbenchError):
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
         self.hint = "`mtpbench schema` prints every key with its type and meaning."
+
+
+class ResultFileError(MtpbenchError):
+    """Another tool's result file can't be imported; `problems` says where and why."""
+
+    def __init__(self, problems: list[Problem], hint: str = "") -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), hint)
+        self.problems = problems
 
 
 class WorkloadError(MtpbenchError):

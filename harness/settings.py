@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
@@ -34,7 +35,8 @@ Rate = Annotated[
     BeforeValidator(_rate),
     WithJsonSchema({"type": "string", "pattern": RATE_PATTERN, "examples": ["0.5/s", "30/min"]}),
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+Name = Annotated[str, Field(pattern=NAME_PATTERN.pattern)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 

@@ -196,6 +196,11 @@ def _explain(error: OSError, path: Path) -> StoreError:
 
 def load_run(path: Path) -> StoredRun:
     """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+    if (path / "import.json").is_file():
+        raise StoreError(
+            f"{path} is an imported result: it has numbers of another tool and no raw records",
+            "`mtpbench report` shows it.",
+        )
     head = _read_json(path / "run.json")
     version = head.get("store_version")
     if version != STORE_VERSION:
