@@ -85,20 +85,20 @@ def _output(command: list[str], cwd: Path | None = None) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _repository() -> Path:
+def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
-def _commit() -> str | None:
-    commit = _output(["git", "rev-parse", "HEAD"], _repository())
+def commit_here() -> str | None:
+    commit = _output(["git", "rev-parse", "HEAD"], repository())
     if not commit:
         return None
-    return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], _repository()) else commit
+    return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], repository()) else commit
 
 
-def kernel_hash() -> str:
-    """Of the in-tree kernel's sources, tests left out, as imported by this process."""
-    root = Path(kernel.__file__).resolve().parent
+def kernel_hash(root: Path | None = None) -> str:
+    """Of the in-tree kernel's sources, tests left out: as imported by this process, or of another checkout's folder."""
+    root = root or Path(kernel.__file__).resolve().parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         if "tests" not in path.parts:
@@ -135,7 +135,7 @@ _PROBES: dict[str, Callable[[], Any]] = {
     "memory_gb": lambda: round(psutil.virtual_memory().total / 2**30),
     "rocm": lambda: _first_line("/opt/rocm/.info/version"),
     "mtpbench": lambda: __version__,
-    "commit": _commit,
+    "commit": commit_here,
     "kernel_hash": kernel_hash,
     "variables": _variables,
 }

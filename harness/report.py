@@ -197,17 +197,17 @@ def to_rich(report: Report) -> RenderableType:
 
 def to_markdown(report: Report) -> str:
     """For a comment or a README; every name is escaped."""
-    out = [f"**{_escape(report.headline)}**", "", _escape(report.question), ""]
-    out.append("| " + " | ".join(_escape(title) for title in report.columns) + " |")
+    out = [f"**{escape(report.headline)}**", "", escape(report.question), ""]
+    out.append("| " + " | ".join(escape(title) for title in report.columns) + " |")
     out.append("|" + "|".join("---" if title == "arm" else "---:" for title in report.columns) + "|")
-    out += ["| " + " | ".join(_escape(cell) for cell in row) + " |" for row in report.rows]
-    out += ["", *(f"- {_escape(sentence)}" for sentence in report.conclusions)]
-    out += [f"- note: {_escape(note)}" for note in report.notes]
-    out += ["", f"<sub>{_escape(report.run)} ({_escape(report.environment)})</sub>", ""]
+    out += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in report.rows]
+    out += ["", *(f"- {escape(sentence)}" for sentence in report.conclusions)]
+    out += [f"- note: {escape(note)}" for note in report.notes]
+    out += ["", f"<sub>{escape(report.run)} ({escape(report.environment)})</sub>", ""]
     return "\n".join(out)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Markdown and HTML inert: a name can't open a tag, a link, a cell or a line."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", re.sub(r"\s+", " ", text))

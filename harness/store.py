@@ -7,6 +7,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               passes/<pass>.json             one pass
               passes/<pass>.requests.jsonl.gz
               passes/failed/…                passes that did not complete, for diagnosis
+              ab.json                        of an A/B run: which arms are which side
               report.html
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 """
@@ -31,6 +32,7 @@ from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
 from harness.scenario import Scenario
 
 STORE_VERSION = 1  # 1: first
+AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see session.py
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -201,12 +203,20 @@ def load_run(path: Path) -> StoredRun:
         path=path,
         id=str(head["id"]),
         created_at=str(head["created_at"]),
-        scenario=Scenario.model_validate(head["scenario"]),
+        scenario=_scenario(path, head["scenario"]),
         environment=head["environment"],
         launches=tuple(launches),
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
         failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
     )
+
+
+def _scenario(path: Path, stored: Any) -> Scenario:
+    """As it was run: an A/B that was decided early is complete with the pairs that it took."""
+    scenario = Scenario.model_validate(stored)
+    session = _read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
+    finished = session.get("finished_pairs")
+    return scenario.model_copy(update={"launches": finished}) if isinstance(finished, int) else scenario
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:
