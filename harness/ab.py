@@ -108,6 +108,6 @@ def plan_text(session: Session) -> str:
     if session.kind == "aa":
         return f"A/A of {session.pairs} pairs: what equal servers differ by"
     return (
-        f"up to {session.pairs} pairs, looked at after each from {plan.looks[0]} on; sides alternate ABBA with the same "
-        "prompts"
+        f"up to {session.pairs} pairs, looked at after each from {plan.looks[0]} on; sides alternate ABBA with the "
+        "same prompts"
     )

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_verdict, scenario_file
+from harness import __version__, cli_trend, cli_verdict, scenario_file
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -45,11 +45,12 @@ app = typer.Typer(
     help="""Serving benchmark and regression suite for Qwen3.5 on SGLang with MTP speculative decoding.
 
 Start with `mtpbench run scenarios/quickstart.yaml`: it needs no GPU.
-Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted; verdicts have more: `mtpbench ab --help`.""",
+Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted; `mtpbench ab --help` has more.""",
 )
 selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
 app.add_typer(selftest, name="selftest")
-cli_verdict.register(app, selftest)
+cli_verdict.register(app)
+cli_trend.register(app, selftest)
 
 
 @app.command()

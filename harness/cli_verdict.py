@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,8 @@ from harness.experiment import Experiment
 from harness.floor import Floors
 from harness.floor import floors as stored_floors
 from harness.launching import Options, Place
+from harness.ledger import FILE
+from harness.ledger import load as load_ledger
 from harness.pairs import DEFAULT_METRICS, Side, one_label, runs_of
 from harness.rule import FIRST_LOOK, PAIRS
 from harness.scenario import Scenario
@@ -43,7 +46,7 @@ from harness.session import Session, load_session, sides
 from harness.store import AB_FILE, RunStore, load_run
 from harness.telemetry import open_source
 from harness.ui import TerminalUi, print_error
-from harness.verdict import EXIT_CODES, Comparison, Row, power_sentence
+from harness.verdict import EXIT_CODES, Comparison, Excuse, Row, power_sentence
 from harness.verdict import compare as compare_sides
 
 EXIT_HELP = "Exit codes: " + ", ".join(f"{code} {verdict.value}" for verdict, code in EXIT_CODES.items())
@@ -59,12 +62,13 @@ Allow = Annotated[
     typer.Option("--allow", help="A fact that is meant to differ, such as packages or server; may be repeated."),
 ]
 Store = Annotated[Path, typer.Option(help="Folder for results; A/A runs below it give the floor.")]
+LedgerFile = Annotated[Path, typer.Option(help="Accepted slowdowns.")]
 Resume = Annotated[
     Path | None, typer.Option(metavar="RUN", help="Go on with an interrupted one: the folder it printed.")
 ]
 
 
-def register(app: typer.Typer, selftest: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
     """Adds the verbs to the command line."""
     app.command(epilog=EXIT_HELP)(ab)
     app.command(epilog=EXIT_HELP)(aa)
@@ -81,6 +85,7 @@ def ab(
     store: Store = Path("runs"),
     resume: Resume = None,
     gpus: Gpus = "",
+    ledger: LedgerFile = Path(FILE),
     output: Format = "table",
 ) -> None:
     """Did it get slower? Launch both sides in turn until it is sure, or the pairs are spent.
@@ -92,7 +97,7 @@ def ab(
         raise MtpbenchError(
             "give a scenario and --base, or --resume RUN", "mtpbench ab scenarios/quickstart.yaml --base main"
         )
-    _measure(scenario, resume, "ab", base, head, pairs, first, metric, store, gpus, output)
+    _measure(scenario, resume, "ab", base, head, pairs, first, metric, store, gpus, output, excuse_of(ledger))
 
 
 def aa(
@@ -107,7 +112,7 @@ def aa(
     """What do equal servers differ by here? Measures the floor that `ab` and `compare` show beside each change."""
     if (scenario is None) == (resume is None):
         raise MtpbenchError("give a scenario or --resume RUN", "mtpbench aa scenarios/quickstart.yaml")
-    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, metric, store, gpus, output)
+    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, metric, store, gpus, output, None)
 
 
 def compare(
@@ -117,6 +122,7 @@ def compare(
     metric: Metrics = None,
     allow: Allow = None,
     store: Store = Path("runs"),
+    ledger: LedgerFile = Path(FILE),
     output: Format = "table",
 ) -> None:
     """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
@@ -128,8 +134,28 @@ def compare(
         base, head = _split(runs)
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
     known = stored_floors(store, str(head.runs[0].environment.get("host")), head.scenario.name)
-    comparison = compare_sides(base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known)
+    comparison = compare_sides(
+        base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
+    )
     _show(comparison, output)
+
+
+def day_of(text: str) -> date:
+    """A day as a person writes it; today, in UTC, when empty."""
+    try:
+        return date.fromisoformat(text) if text else datetime.now(timezone.utc).date()
+    except ValueError as error:
+        raise MtpbenchError(f"--today {text!r} is no day", "Write it as 2026-11-30.") from error
+
+
+def excuse_of(file: Path, today: date | None = None) -> Excuse:
+    """Looks rows up in the ledger, and says which of its entries have lapsed."""
+    day = today or day_of("")
+    known = load_ledger(file)
+    for entry in known.lapsed(day):
+        what = f"{file}: {entry.scenario} {entry.metric} ({entry.owner}) expired on {entry.expires}"
+        err.print(Text(f"note: {what}: remove or renew it", style="yellow"), soft_wrap=True)
+    return functools.partial(known.excuse, today=day)
 
 
 def _measure(
@@ -144,6 +170,7 @@ def _measure(
     root: Path,
     gpus: str,
     output: str,
+    excuse: Excuse | None,
 ) -> None:
     """A new A/B or A/A, or the rest of one."""
     source = open_source()
@@ -185,7 +212,7 @@ def _measure(
             experiment = Experiment(scenario, opened, options, source, ui)
             looks = orchestration.Looks(opened.path, session, functools.partial(_tell_look, ui))
             outcome = drive(lambda: experiment.run(looks.enough), experiment.launcher)
-        _finish(opened, session, known, [error for _, error in outcome.failures], output)
+        _finish(opened, session, known, [error for _, error in outcome.failures], output, excuse)
     except asyncio.CancelledError:
         err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
         err.print(Text(f"next: mtpbench {session.kind} --resume {opened.path}"), soft_wrap=True)
@@ -241,21 +268,30 @@ def _tell_look(ui: TerminalUi, comparison: Comparison) -> None:
     )
 
 
-def _finish(store: RunStore, session: Session, known: Floors, failures: list[ServerError], output: str) -> None:
+def _finish(
+    store: RunStore,
+    session: Session,
+    known: Floors,
+    failures: list[ServerError],
+    output: str,
+    excuse: Excuse | None,
+) -> None:
     """The verdict, and everything derived. Raw results are safe by now."""
     from harness.frames import parquet
 
     stored = load_run(store.path)
     complete = {one.record.key.launch for one in stored.passes}
     if not stored.failed and complete:
-        orchestration.save(store.path, replace(session, finished_pairs=max(complete) + 1))
+        session = replace(session, finished_pairs=max(complete) + 1)
+        orchestration.save(store.path, session)
         stored = load_run(store.path)
     store.write_rows(parquet(stored))
     for error in failures:
         print_error(err, error, error.hint, error.log_path, ())
     if session.kind == "aa":
         known = stored_floors(store.path.parent, str(stored.environment.get("host")), stored.scenario.name)
-    comparison = orchestration.evaluate(store.path, session, floors=known)
+    comparison = orchestration.evaluate(store.path, session, floors=known, excuse=excuse)
+    orchestration.save(store.path, replace(session, verdict=comparison.verdict.value))
     if session.kind == "aa":
         rows = len(comparison.rows)
         for pairs in (6, 10):

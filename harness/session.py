@@ -50,6 +50,7 @@ class Session:
     metrics: tuple[str, ...]
     allowed: tuple[str, ...] = ()
     finished_pairs: int | None = None  # how many it took, once it is decided
+    verdict: str = ""  # the last one given
 
     @property
     def plan(self) -> Plan:

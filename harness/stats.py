@@ -89,7 +89,14 @@ def _trigamma_inverse(x: float) -> float:
         return 1 / math.sqrt(x)
     if x < 1e-6:
         return 1 / x
-    return float(optimize.brentq(lambda y: float(special.polygamma(1, y)) - x, 1e-4, 1e7))
+    y = 0.5 + 1 / x  # Newton's method from below, as in limma's trigammaInverse; zeta(2, y) is trigamma(y)
+    for _ in range(50):
+        value = special.zeta(2, y)
+        step = value * (1 - value / x) / (-2 * special.zeta(3, y))
+        y += step
+        if abs(step) < 1e-9 * y:
+            break
+    return float(y)
 
 
 def effective_rows(table: Floats) -> float:
@@ -231,3 +238,11 @@ def _shares(sample: Floats, axis: int) -> Floats:
 def half_width(sd: float, df: int, n: int, confidence: float = 0.90) -> float:
     """Half the interval of a mean of n values whose standard deviation is known with df degrees of freedom."""
     return float(special.stdtrit(df, 0.5 + confidence / 2)) * sd / math.sqrt(n)
+
+
+def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floats, sd: Floats, n: Floats) -> Floats:
+    """Two-sided p of a shift between nights before and nights since, by a t test with a common spread.
+
+    Sizes may be effective ones, below the number of nights. One night since has no spread of its own: pass 0.
+    """
+    return np.asarray(stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)

@@ -125,7 +125,7 @@ class Comparison:
         return self.verdict is not Verdict.INCONCLUSIVE and self.verdict is not Verdict.BIMODAL
 
 
-def _never(_scenario: str, _key: RowKey, _delta: float) -> str | None:
+def never(_scenario: str, _key: RowKey, _delta: float) -> str | None:
     return None
 
 
@@ -137,7 +137,7 @@ def compare(
     plan: Plan | None = None,
     allowed: Sequence[str] = (),
     floors: Floors | None = None,
-    excuse: Excuse = _never,
+    excuse: Excuse = never,
 ) -> Comparison:
     """Compares two sides. `plan` is that of the looks where there are several; `allowed` the facts meant to differ."""
     scenario = head.scenario.name if head.runs else base.scenario.name if base.runs else ""
