@@ -1,7 +1,7 @@
-"""The rule that decides, after so many pairs of launches, whether each row is slower, faster or the same.
+"""The rule that decides, after so many pairs of launches, whether each row is slower, faster or at least not slower.
 
 A row is SLOWER when both hold: that it is slower at all is certain to FAIL_ERROR for the whole family of rows and
-looks, and the 90 % interval of how much lies above the tolerance (+2 %). FASTER is the mirror image. It is the SAME
+looks, and the 90 % interval of how much lies above the tolerance (+2 %). FASTER is the mirror image. It is NOT SLOWER
 when a bound that a slowdown of the limit (+3 %) would exceed with PASS_ERROR lies below that limit. Otherwise it is
 OPEN: more pairs are needed.
 
@@ -9,8 +9,8 @@ Looking after each pair and stopping at will multiplies errors (at .05 after eve
 called different in 18 %). So every look spends a part of the error, alpha spending (Lan and DeMets 1983, doi
 10.1093/biomet/70.3.659), and a row must reach its look's part after Holm's correction over rows. Parts add up to
 FAIL_ERROR, so by the union bound the whole can't err more often, however looks and rows depend on each other. The
-part of PASS_ERROR is spent at two looks, most of it at the last: saying "the same" of 24 rows needs nearly all pairs
-anyway. It needs no correction over rows: for a wrong PASS every row has to be called the same, the slow one too.
+part of PASS_ERROR is spent at two looks, most of it at the last: clearing 24 rows needs nearly all pairs
+anyway. It needs no correction over rows: for a wrong PASS every row has to be cleared, the slow one too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class State(str, Enum):
 
     SLOWER = "slower"
     FASTER = "faster"
-    SAME = "same"
+    NOT_SLOWER = "not slower"
     OPEN = "open"
 
 
@@ -137,7 +137,7 @@ def decide(
         elif faster[i] <= fail_error and high[i] < -margin.tolerance and _backed(-deltas[:, row]):
             state = State.FASTER
         elif bound[i] < margin.limit:
-            state = State.SAME
+            state = State.NOT_SLOWER
         out[row] = RowDecision(
             state,
             int(s.n[i]),
@@ -187,7 +187,7 @@ def pairs_needed(row: RowDecision, rows: int, margin: Margins, plan: Plan) -> in
 
 
 def settles(effect: float, sd: float, df_a_pair: float, n: int, level: float, margin: Margins) -> bool:
-    """Is a row with this true delta called slower, or the same, by n pairs with 80 % power?"""
+    """Is a row with this true delta called slower, or cleared, by n pairs with 80 % power?"""
     if effect > margin.tolerance and stats.detectable(sd, df_a_pair, n, level, margin.tolerance) <= effect:
         return True
     # The bound lies below the limit: the same computation, seen from the limit downwards.

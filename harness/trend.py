@@ -271,16 +271,15 @@ def _level(one: Series, found: Sequence[Change]) -> tuple[int, float] | None:
     The level before stays the reference until it is reached again: a slowdown does not become the new normal by
     lasting.
     """
-    first, total = None, 0.0
-    for change in found:
-        if change.confirmed is None:
-            continue
-        if first is None:
-            first = change.start
-        total += change.delta
-        if total < TOLERANCE:
-            first, total = None, 0.0
-    return (first, total) if first is not None else None
+    logs, sure = one.logs(), [change.start for change in found if change.confirmed is not None]
+    levels = [float(np.mean(logs[a:b])) for a, b in zip([0, *sure], [*sure, len(logs)], strict=True)]
+    reference, first = levels[0], None
+    for start, level in zip(sure, levels[1:], strict=True):
+        if level - reference < TOLERANCE:
+            first, reference = None, min(reference, level)
+        elif first is None:
+            first = start
+    return (first, levels[-1] - reference) if first is not None else None
 
 
 def _percent(one: Series, delta: float) -> str:

@@ -61,7 +61,7 @@ _SEVERITY = list(Verdict)
 _STATES = {
     State.SLOWER: Verdict.FAIL,
     State.FASTER: Verdict.IMPROVED,
-    State.SAME: Verdict.PASS,
+    State.NOT_SLOWER: Verdict.PASS,
     State.OPEN: Verdict.INCONCLUSIVE,
 }
 
@@ -292,7 +292,7 @@ def _moved(row: Row) -> str:
     low, high = (100 * end for end in interval)
     numbers = f"90 % interval {low:+.1f} to {high:+.1f} %, {row.decision.n} pairs"
     if row.verdict is Verdict.PASS and not row.excused:
-        return f"{row.key} is about the same ({100 * change:+.1f} %; {numbers})"
+        return f"{row.key} is not {'slower' if timed else 'lower'} ({100 * change:+.1f} %; {numbers})"
     return f"{row.key} is {100 * abs(change):.1f} % {word} ({numbers})"
 
 
