@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.checkout import Origin
 from harness.errors import MtpbenchError
-from harness.pairs import primary_name
+from harness.pairs import Metric, primary_name
 from harness.rule import Plan
 from harness.scenario import Scenario
 from harness.session import Party, Session, sides
@@ -38,7 +38,7 @@ def session_of(
         arms = {name: (f"{BASE}.{name}", f"{HEAD}.{name}") for name in scenario.arms}
     named = [primary_name(scenario.primary)] if scenario.primary else []
     allowed = tuple(dict.fromkeys((*base.allowed, *head.allowed)))
-    names = tuple(dict.fromkeys([*named, *metrics]))
+    names = tuple(Metric.of(name).name for name in dict.fromkeys([*named, *metrics]))
     return Session(kind, base.party, head.party, arms, pairs, first, names, allowed)
 
 
