@@ -24,7 +24,15 @@ BASE, HEAD = "base", "head"
 
 
 def session_of(
-    scenario: Scenario, base: Origin, head: Origin, *, kind: str, pairs: int, first: int, metrics: Sequence[str]
+    scenario: Scenario,
+    base: Origin,
+    head: Origin,
+    *,
+    kind: str,
+    pairs: int,
+    first: int,
+    metrics: Sequence[str],
+    only: Sequence[str] = (),
 ) -> Session:
     """What will be compared. Raises MtpbenchError for sides that can't be one comparison."""
     if (base.party.kind == "arm") != (head.party.kind == "arm"):
@@ -35,7 +43,10 @@ def session_of(
         b, h = base.party.ref.partition(":")[2], head.party.ref.partition(":")[2]
         arms = {f"{b} → {h}" if b != h else b: (f"{BASE}.{b}", f"{HEAD}.{h}")}
     else:
-        arms = {name: (f"{BASE}.{name}", f"{HEAD}.{name}") for name in scenario.arms}
+        unknown = [name for name in only if name not in scenario.arms]
+        if unknown:
+            raise MtpbenchError(f"the scenario has no arm {unknown[0]!r}", f"It has: {', '.join(scenario.arms)}")
+        arms = {name: (f"{BASE}.{name}", f"{HEAD}.{name}") for name in only or scenario.arms}
     named = [primary_name(scenario.primary)] if scenario.primary else []
     allowed = tuple(dict.fromkeys((*base.allowed, *head.allowed)))
     names = tuple(Metric.of(name).name for name in dict.fromkeys([*named, *metrics]))

@@ -57,6 +57,9 @@ Metrics = Annotated[
     list[str] | None,
     typer.Option("--metric", help=f"Compare this number; may be repeated. Default: {', '.join(DEFAULT_METRICS)}."),
 ]
+Arms = Annotated[
+    list[str] | None, typer.Option("--arm", help="Only this arm of the scenario; may be repeated. Default: all.")
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", help="A fact that is meant to differ, such as packages or server; may be repeated."),
@@ -81,6 +84,7 @@ def ab(
     head: Annotated[str, typer.Option(metavar="REF", help="What may have got slower; likewise.")] = HERE,
     pairs: Annotated[int, typer.Option(help="The most pairs of launches to measure.")] = PAIRS,
     first: Annotated[int, typer.Option(help="Pairs before the first look.")] = FIRST_LOOK,
+    arm: Arms = None,
     metric: Metrics = None,
     store: Store = Path("runs"),
     resume: Resume = None,
@@ -97,12 +101,13 @@ def ab(
         raise MtpbenchError(
             "give a scenario and --base, or --resume RUN", "mtpbench ab scenarios/quickstart.yaml --base main"
         )
-    _measure(scenario, resume, "ab", base, head, pairs, first, metric, store, gpus, output, excuse_of(ledger))
+    _measure(scenario, resume, "ab", base, head, pairs, first, arm, metric, store, gpus, output, excuse_of(ledger))
 
 
 def aa(
     scenario: ScenarioPath = None,
     pairs: Annotated[int, typer.Option(help="Pairs of launches to measure.")] = 6,
+    arm: Arms = None,
     metric: Metrics = None,
     store: Store = Path("runs"),
     resume: Resume = None,
@@ -112,7 +117,7 @@ def aa(
     """What do equal servers differ by here? Measures the floor that `ab` and `compare` show beside each change."""
     if (scenario is None) == (resume is None):
         raise MtpbenchError("give a scenario or --resume RUN", "mtpbench aa scenarios/quickstart.yaml")
-    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, metric, store, gpus, output, None)
+    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, arm, metric, store, gpus, output, None)
 
 
 def compare(
@@ -166,6 +171,7 @@ def _measure(
     head: str,
     pairs: int,
     first: int,
+    arm: list[str] | None,
     metric: list[str] | None,
     root: Path,
     gpus: str,
@@ -188,11 +194,19 @@ def _measure(
         origins = {orchestration.BASE: resolve(base, loaded), orchestration.HEAD: resolve(head, loaded)}
         first_origin, second_origin = origins.values()
         session = orchestration.session_of(
-            loaded, first_origin, second_origin, kind=kind, pairs=pairs, first=first, metrics=metric or DEFAULT_METRICS
+            loaded,
+            first_origin,
+            second_origin,
+            kind=kind,
+            pairs=pairs,
+            first=first,
+            metrics=metric or DEFAULT_METRICS,
+            only=arm or (),
         )
         scenario = orchestration.scenario_of(loaded, first_origin, second_origin, session)
         text = file.read_text(encoding="utf-8")
         opened = RunStore.create(root, scenario, text, with_prompts(environment, scenario))
+        orchestration.save(opened.path, session)
     console = out if output == "table" else err  # standard output is for the result alone
     console.print(Text(f"results: {opened.path}"), soft_wrap=True)
     known = stored_floors(root, str(environment.get("host")), scenario.name)

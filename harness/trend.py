@@ -34,6 +34,7 @@ class Status(str, Enum):
     STALE = "stale"  # nothing for days
     ALERT = "alert"  # may have changed: a paired A/B would tell
     YOUNG = "young"  # too few nights to tell
+    MOVED = "moved"  # goes on as another series: another host, other conditions
     OK = "ok"
 
 
@@ -43,6 +44,7 @@ _VERDICTS = {
     Status.STALE: Verdict.MISSING,
     Status.ALERT: Verdict.INCONCLUSIVE,
     Status.YOUNG: Verdict.NO_BASELINE,
+    Status.MOVED: Verdict.PASS,
     Status.OK: Verdict.PASS,
 }
 
@@ -209,16 +211,18 @@ def tell(
     confirmed_by: Callable[[str, str, str], str] = lambda _scenario, _base, _head: "",
 ) -> list[Told]:
     """What is to be said of each series, the worst first. `confirmed_by`: verdict of a stored A/B of two commits."""
-    latest: dict[tuple[str, str], date] = {}
-    for one in series:
-        place = (one.key.host, one.key.scenario)
-        latest[place] = max(latest.get(place, date.min), one.nights[-1].day)
-    out = [_tell(one, today, latest[one.key.host, one.key.scenario], excuse, confirmed_by) for one in series]
+    out = [_tell(one, today, series, excuse, confirmed_by) for one in series]
     order = list(Status)
     return sorted(out, key=lambda told: order.index(told.status))
 
 
-def _tell(one: Series, today: date, latest: date, excuse: Excuse, confirmed_by: Callable[[str, str, str], str]) -> Told:
+def _tell(
+    one: Series,
+    today: date,
+    everything: Sequence[Series],
+    excuse: Excuse,
+    confirmed_by: Callable[[str, str, str], str],
+) -> Told:
     found = tuple(changes(one.logs()))
     last = one.nights[-1].day
     level = _level(one, found)
@@ -230,7 +234,13 @@ def _tell(one: Series, today: date, latest: date, excuse: Excuse, confirmed_by: 
         if reason:
             return Told(one, Status.OK, f"{sentence}: {reason}.", found)
         return Told(one, Status.REGRESSED, f"{sentence}.", found, _command(one, first))
-    if last < latest:
+    successors = [s for s in everything if (s.key.scenario, s.key.row) == (one.key.scenario, one.key.row)]
+    successor = max(successors, key=lambda s: s.nights[-1].day)
+    if (successor.nights[-1].day - last).days > STALE_DAYS:
+        where = f"on {successor.key.host}" if successor.key.host != one.key.host else "under other conditions"
+        return Told(one, Status.MOVED, f"{one.key} ended on {last} and goes on {where}.", found)
+    siblings = [s for s in everything if replace(s.key, row=one.key.row) == one.key]
+    if last < max(s.nights[-1].day for s in siblings):
         return Told(one, Status.MISSING, f"{one.key} is missing since {last}: its scenario still runs.", found)
     if (today - last).days > STALE_DAYS:
         return Told(one, Status.STALE, f"{one.key} is stale since {last}: nothing was measured for "
@@ -315,6 +325,6 @@ def headline(told: Sequence[Told]) -> tuple[Verdict, str]:
     worst = told[0]
     same = sum(one.status is worst.status for one in told)
     more = f" {same} of {len(told)} series are {worst.status.value}." if same > 1 else ""
-    if worst.status is Status.OK:
+    if worst.verdict is Verdict.PASS:
         return Verdict.PASS, f"PASS: none of {len(told)} series got slower."
     return worst.verdict, f"{worst.verdict.value}: {worst.sentence}{more}"

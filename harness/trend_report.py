@@ -14,8 +14,15 @@ from rich.text import Text
 from harness.report import escape
 from harness.trend import Status, Told, headline
 from harness.trend_rule import Change
+from harness.verdict import Verdict
 
-_STYLES = {Status.OK: "green", Status.ALERT: "yellow", Status.YOUNG: "dim", Status.REGRESSED: "bold red"}
+_STYLES = {
+    Status.OK: "green",
+    Status.ALERT: "yellow",
+    Status.YOUNG: "dim",
+    Status.MOVED: "dim",
+    Status.REGRESSED: "bold red",
+}
 _HEADERS = ("host", "scenario", "TP", "load", "arm", "metric", "nights", "last night", "value", "")
 
 
@@ -47,7 +54,7 @@ def _sentence(told: Told, change: Change) -> str:
 def to_rich(told: Sequence[Told]) -> RenderableType:
     """For the terminal."""
     verdict, sentence = headline(told)
-    style = {0: "bold green"}.get(len([t for t in told if t.status is not Status.OK]), "bold red")
+    style = {0: "bold green"}.get(len([t for t in told if t.verdict is not Verdict.PASS]), "bold red")
     parts: list[RenderableType] = [Text(sentence, style=style if verdict.value != "INCONCLUSIVE" else "bold yellow")]
     if told:
         table = Table(box=box.SIMPLE_HEAD)

@@ -155,7 +155,8 @@ def test_another_host_is_another_series_and_said() -> None:
     here = nights([10.0] * 20)
     there = nights([10.5] * 20, start=FIRST + timedelta(20), environment={"host": "b"})
     found = told([*here, *there], today=FIRST + timedelta(39))
-    assert {t.status for t in found} == {Status.STALE, Status.OK}
+    assert {t.status for t in found} == {Status.MOVED, Status.OK}
+    assert headline(found)[0] is Verdict.PASS
     moved = next(t.series for t in found if t.series.key.host == "b")
     assert any("before 2026-01-21 it ran on host a (host): a series of its own" in note for note in moved.notes)
     assert not any(t.changes for t in found)
