@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_import, scenario_file
+from harness import __version__, cli_doctor, cli_import, cli_trend, cli_verdict, scenario_file
+from harness.cli_common import (
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    Gpus,
+    check_same_environment,
+    default_cache,
+    drive,
+    err,
+    gpu_ids,
+    out,
+    with_prompts,
+)
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
-from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
+from harness.errors import MissingPackageError, MtpbenchError, ScenarioError, ServerError
 from harness.experiment import Experiment, Outcome
 from harness.import_store import is_imported
 from harness.launching import Options
@@ -29,8 +38,6 @@ from harness.store import RunStore, StoredRun, load_run
 from harness.telemetry import open_source
 from harness.ui import TerminalUi, print_error
 
-EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -39,26 +46,12 @@ app = typer.Typer(
     help="""Serving benchmark and regression suite for Qwen3.5 on SGLang with MTP speculative decoding.
 
 Start with `mtpbench run scenarios/quickstart.yaml`: it needs no GPU.
-Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted.""",
+Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted; `mtpbench ab --help` has more.""",
 )
-# A log file has no width: wide enough for every table.
-_WIDTH = None if sys.stdout.isatty() else 160
-out, err = Console(width=_WIDTH), Console(stderr=True)
-
-ScenarioPath = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML).")]
-Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
-
-
-def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "mtpbench"
-
-
-def _gpu_ids(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError as error:
-        raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
+selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
+app.add_typer(selftest, name="selftest")
+cli_verdict.register(app)
+cli_trend.register(app, selftest)
 
 
 @app.command()
@@ -82,11 +75,11 @@ def run(
 
     Results are saved after each pass. Ctrl-C ends the servers and keeps what is finished; a second one kills.
     """
-    ids = _gpu_ids(gpus)
+    ids = gpu_ids(gpus)
     if (scenario is None) == (resume is None):
         raise MtpbenchError("give either a scenario file or --resume RUN", "mtpbench run scenarios/quickstart.yaml")
     if scenario is not None and dry_run:
-        out.print(Text(describe_run(scenario_file.load(scenario), ids, _default_cache())), soft_wrap=True)
+        out.print(Text(describe_run(scenario_file.load(scenario), ids, default_cache())), soft_wrap=True)
         return
     source = open_source()
     environment = fingerprint(source)
@@ -96,9 +89,9 @@ def run(
     out.print(Text(f"results: {opened.path}"), soft_wrap=True)
     try:
         with TerminalUi(out) as ui:
-            options = Options(_default_cache(), ids, fail_fast)
+            options = Options(default_cache(), ids, fail_fast)
             experiment = Experiment(loaded, opened, options, source, ui)
-            outcome = _drive(experiment)
+            outcome = drive(experiment.run, experiment.launcher)
         _finish(opened, outcome)
     except asyncio.CancelledError:
         err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
@@ -113,46 +106,12 @@ def _open(
 ) -> tuple[RunStore, Scenario]:
     if scenario is not None:
         loaded = scenario_file.load(scenario)
-        return RunStore.create(root, loaded, scenario.read_text(encoding="utf-8"), environment), loaded
+        text = scenario.read_text(encoding="utf-8")
+        return RunStore.create(root, loaded, text, with_prompts(environment, loaded)), loaded
     assert resume is not None, "checked by run"
     before = load_run(resume)
-    changed = sorted(
-        key
-        for key in {*before.environment, *environment}
-        if key != "variables" and before.environment.get(key) != environment.get(key)
-    )
-    if changed:
-        details = ", ".join(f"{k}: {before.environment.get(k)} → {environment.get(k)}" for k in changed)
-        raise ResumeError(
-            f"this is no longer the environment in which the run began ({details})",
-            "Passes from two environments are no one result. Start a new run.",
-        )
+    check_same_environment(before, with_prompts(environment, before.scenario))
     return RunStore.resume(resume), before.scenario
-
-
-def _drive(experiment: Experiment) -> Outcome:
-    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave."""
-
-    async def main() -> Outcome:
-        task = asyncio.current_task()
-        assert task is not None
-        interrupted = False
-
-        def interrupt() -> None:
-            nonlocal interrupted
-            if interrupted:
-                for server in experiment.launcher.alive:
-                    server.kill()
-                os._exit(EXIT_INTERRUPTED)
-            interrupted = True
-            err.print(Text("ending the servers; once more kills them", style="bold yellow"))
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, interrupt)
-        return await experiment.run()
-
-    return asyncio.run(main())
 
 
 def _finish(store: RunStore, outcome: Outcome) -> None:
@@ -179,7 +138,7 @@ def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
     except ImportError as error:
         err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
         return None
-    return store.write_text("report.html", render(stored, _default_cache()))
+    return store.write_text("report.html", render(stored, default_cache()))
 
 
 @app.command()
@@ -270,10 +229,6 @@ def environment() -> None:
     sys.stdout.write(json.dumps(fingerprint(open_source()), indent=1) + "\n")
 
 
-selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
-app.add_typer(selftest, name="selftest")
-
-
 @selftest.command()
 def client(
     streams: Annotated[list[int], typer.Option("--streams", help="Concurrent streams; may be repeated.")] = [  # noqa: B006
@@ -325,7 +280,7 @@ def _need_triton() -> None:
 
 
 cli_import.register(app, out)
-cli_doctor.register(app, out, err, _default_cache)
+cli_doctor.register(app, out, err, default_cache)
 
 
 @app.command()

@@ -94,15 +94,15 @@ def _output(command: list[str], cwd: Path | None = None) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _repository() -> Path:
+def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
-def _commit() -> str | None:
-    commit = _output(["git", "rev-parse", "HEAD"], _repository())
+def commit_here() -> str | None:
+    commit = _output(["git", "rev-parse", "HEAD"], repository())
     if not commit:
         return None
-    return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], _repository()) else commit
+    return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], repository()) else commit
 
 
 def _first_line(path: str) -> str | None:
@@ -134,7 +134,7 @@ _PROBES: dict[str, Callable[[], Any]] = {
     "memory_gb": lambda: round(psutil.virtual_memory().total / 2**30),
     "rocm": lambda: _first_line("/opt/rocm/.info/version"),
     "mtpbench": lambda: __version__,
-    "commit": _commit,
+    "commit": commit_here,
     "kernel_hash": source_hash,
     "variables": _variables,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -59,8 +60,9 @@ class Experiment:
         self._blocks = plan_blocks(scenario)
         self._books: dict[str, PromptBook] = {}
 
-    async def run(self) -> Outcome:
-        """Everything that is planned and not yet done. Raises what is not a server's fault."""
+    async def run(self, enough: Callable[[int], bool] = lambda _launch: False) -> Outcome:
+        """Everything that is planned and not yet done, until `enough`, told the number of the launch that would be
+        next, says so. Raises what is not a server's fault."""
         outcome = Outcome()
         done = self.store.done()
         plans = plan_launches(self.scenario)
@@ -69,6 +71,8 @@ class Experiment:
                 todo = [key for key in plan.passes if key not in done]
                 if not todo:
                     continue
+                if enough(plan.launch):
+                    break
                 self.ui.launch_starting(plan, number, len(plans))
                 try:
                     await self._run_launch(plan, todo, workers)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.client import ControlClient
 from harness.engines.base import Engine, LaunchContext
@@ -23,6 +25,36 @@ from harness.proof import Proof
 from harness.scenario import Scenario
 from harness.server import ServerProcess, free_port, harmless, harmless_command
 from harness.store import RunStore, utc_now
+from kernel.source import ROOT
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an arm's server comes from: a checkout of this repository, and the Python that runs it."""
+
+    checkout: Path
+    python: str | None = None  # in place of this interpreter, for engines whose settings name none
+
+    def settings(self, server: AnySettings) -> AnySettings:
+        """The server's settings with this checkout first on its path, in a container too."""
+        container = getattr(server, "container", None)
+        inherited = "" if container else os.environ.get("PYTHONPATH", "")
+        path = os.pathsep.join(filter(None, [str(self.checkout), server.env.get("PYTHONPATH", inherited)]))
+        update: dict[str, Any] = {"env": {**server.env, "PYTHONPATH": path}}
+        if container is not None:
+            mount = f"{self.checkout}:{self.checkout}:ro"
+            update["container"] = container.model_copy(update={"mounts": [*container.mounts, mount]})
+        return server.model_copy(update=update)
+
+    def command(self, command: Command) -> Command:
+        """The same command, started there: `python -m` looks in its working directory before anything else."""
+        argv = command.argv
+        if self.python and argv[0] == sys.executable:
+            argv = (self.python, *argv[1:])
+        return replace(command, argv=argv, cwd=str(self.checkout))
+
+    def interpreter(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        return (self.python,) if self.python and command == (sys.executable,) else command
 
 
 @dataclass(frozen=True)
@@ -32,6 +64,7 @@ class Options:
     cache_dir: Path
     gpus: tuple[int, ...] = ()
     fail_fast: bool = False
+    places: Mapping[str, Place] = field(default_factory=dict)  # arm → where it runs, if not here
 
 
 class LaunchUi(Protocol):
@@ -68,6 +101,7 @@ class _Start:
     context: LaunchContext
     command: Command | None
     number: int
+    place: Place | None = None
 
     @property
     def settings(self) -> AnySettings:
@@ -100,7 +134,10 @@ class Launcher:
     @contextlib.asynccontextmanager
     async def launched(self, plan: LaunchPlan) -> AsyncIterator[Launch]:
         """A ready server. Raises ServerStartError; what is known of the failed start is saved."""
-        start = await self._prepare(plan)
+        place = self._options.places.get(plan.arm.name)
+        if place is not None:
+            plan = replace(plan, arm=plan.arm.model_copy(update={"server": place.settings(plan.arm.server)}))
+        start = await self._prepare(plan, place)
         base_url = start.engine.base_url(start.settings, start.context)
         async with contextlib.AsyncExitStack() as stack:
             http = await stack.enter_async_context(ControlClient(base_url))
@@ -123,23 +160,27 @@ class Launcher:
             model = asked or await start.engine.identity(http) or "default"
             yield Launch(plan, start.engine, base_url, server, http, model, record)
 
-    async def _prepare(self, plan: LaunchPlan) -> _Start:
+    async def _prepare(self, plan: LaunchPlan, place: Place | None) -> _Start:
         engine, cache_dir = ENGINES[plan.arm.server.engine], self._options.cache_dir
         self._ui.preparing(f"the {engine.name} engine")
         await asyncio.to_thread(engine.prepare, plan.arm.server, cache_dir)
         context = launch_context(self._scenario, plan, self._options.gpus, free_port(), cache_dir)
         number = self._store.server_starts(plan.slug)
         if engine.verify_arm(plan.arm.server):
-            context = await asyncio.to_thread(self._with_plugin, plan, context, number)
-        return _Start(plan, engine, context, engine.command(plan.arm.server, context), number)
+            context = await asyncio.to_thread(self._with_plugin, plan, context, number, place)
+        command = engine.command(plan.arm.server, context)
+        if place is not None and command is not None:
+            command = place.command(command)
+        return _Start(plan, engine, context, command, number, place)
 
-    def _with_plugin(self, plan: LaunchPlan, context: LaunchContext, number: int) -> LaunchContext:
+    def _with_plugin(self, plan: LaunchPlan, context: LaunchContext, number: int, place: Place | None) -> LaunchContext:
         container = getattr(plan.arm.server, "container", None)
         folder = self._store.evidence_folder(plan.slug, number).absolute()
         folder.mkdir(parents=True, exist_ok=True)  # else a container runtime makes it, owned by root
+        sources = place.checkout / "kernel" if place else ROOT
         return replace(
             context,
-            plugin_dir=plugin_folder(context.cache_dir.absolute()),
+            plugin_dir=plugin_folder(context.cache_dir.absolute(), sources),
             evidence_dir=folder,
             image_python_path=image_python_path(container.runtime, container.image) if container else "",
         )
@@ -157,7 +198,10 @@ class Launcher:
 
     async def _describe(self, start: _Start, server: ServerProcess | None, http: ControlClient) -> LaunchRecord:
         """Asks the ready server who it is, and saves the answer before anything is measured."""
-        found = await asyncio.to_thread(packages, start.engine.interpreter(start.settings, start.context))
+        interpreter = start.engine.interpreter(start.settings, start.context)
+        if start.place is not None:
+            interpreter = start.place.interpreter(interpreter)
+        found = await asyncio.to_thread(packages, interpreter)
         container = getattr(start.settings, "container", None)
         if container is not None:
             digest = await asyncio.to_thread(image_digest, container.runtime, container.image)

@@ -75,7 +75,9 @@ class Proof:
         assert self._context.evidence_dir is not None
         evidence = read_evidence(self._context.evidence_dir)
         concurrency = max(level.concurrency for level in self._scenario.levels())
-        found = check_evidence(evidence, self._record.verify, self._record.tp, source_hash(), concurrency)
+        assert self._context.plugin_dir is not None
+        handed_over = source_hash(self._context.plugin_dir / "kernel")
+        found = check_evidence(evidence, self._record.verify, self._record.tp, handed_over, concurrency)
         self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_text)))
 
     async def _ask(self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient) -> None:

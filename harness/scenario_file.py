@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,7 +32,7 @@ def load(path: Path) -> Scenario:
 
 def parse(text: str, file: str) -> Scenario:
     """The same for a text; `file` is only for messages and for finding `workload.file`."""
-    value, lines = _read_yaml(text, file)
+    value, lines = read_yaml(text, file)
     if not isinstance(value, dict):
         raise ScenarioError([Problem(file, 1, "", "a scenario is a mapping of keys")])
     report = _Report(file, lines)
@@ -92,7 +92,7 @@ class _Report:
             if detail["type"] == "int_type" and isinstance(detail["input"], dict):
                 continue  # the other form of a length, {min, max}, was meant: its own error says more
             key = self._key(prefix, detail)
-            self.add(key, _wording(detail, key, self.engine))
+            self.add(key, _wording(detail, key, lambda path: _fields_at(path, self.engine)))
 
     def _key(self, prefix: KeyPath, detail: Any) -> KeyPath:
         """The key as it stands in the file: pydantic's path also names union members, which no file has."""
@@ -131,12 +131,27 @@ class _Report:
             raise ScenarioError(sorted(self.problems, key=lambda p: (p.line, p.key)))
 
 
-def _wording(detail: Any, key: KeyPath, engine: str) -> str:
-    """Pydantic's message in the words of a person who writes scenarios."""
+def problems_of(
+    error: ValidationError, file: str, lines: Mapping[KeyPath, int], allowed: Callable[[KeyPath], list[str]]
+) -> list[Problem]:
+    """For other strict files: everything that is wrong, each with its line. `allowed` lists the keys at a path."""
+    found = []
+    for detail in error.errors():
+        key: KeyPath = tuple(detail["loc"])
+        path = key
+        while path and path not in lines:
+            path = path[:-1]
+        message = _wording(detail, key, allowed)
+        found.append(Problem(file, lines.get(path, 1), ".".join(map(str, key)), message))
+    return sorted(found, key=lambda problem: (problem.line, problem.key))
+
+
+def _wording(detail: Any, key: KeyPath, fields: Callable[[KeyPath], Iterable[str]]) -> str:
+    """Pydantic's message in the words of a person who writes such a file."""
     kind, message = detail["type"], detail["msg"]
     if kind == "extra_forbidden":
         name = str(key[-1])
-        allowed = sorted(_fields_at(key[:-1], engine))
+        allowed = sorted(fields(key[:-1]))
         close = difflib.get_close_matches(name, allowed, 1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"unknown key; {hint}allowed: {', '.join(allowed)}"
@@ -173,7 +188,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _read_yaml(text: str, file: str) -> tuple[Any, dict[KeyPath, int]]:
+def read_yaml(text: str, file: str) -> tuple[Any, dict[KeyPath, int]]:
     """The value of a document and the line of every key, counted from 1. Aliases and repeats are refused."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from harness import guardian as guardian_module
+from harness import guardian
 from harness.client import ControlClient
 from harness.engines.command import Command
 from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
@@ -122,18 +122,19 @@ class ServerProcess:
         await self.stop()
 
     def _start(self) -> None:
-        # By its path: the server's environment may forbid imports from the working directory.
-        guardian = [sys.executable, guardian_module.__file__, str(GRACE_S)]
-        guardian += [json.dumps(self.command.cleanup), "--", *self.command.argv]
+        # By its path and isolated: the server's PYTHONPATH may name another checkout, the guardian is always ours.
+        argv = [sys.executable, "-I", guardian.__file__, str(GRACE_S), json.dumps(self.command.cleanup), "--"]
+        argv += self.command.argv
         environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
         log = self.log_path.open("ab")
         try:
             self._process = subprocess.Popen(
-                guardian,
+                argv,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=self.command.cwd,
                 start_new_session=True,
             )
         finally:

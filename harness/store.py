@@ -8,6 +8,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               passes/<pass>.json             one pass
               passes/<pass>.requests.jsonl.gz
               passes/failed/…                passes that did not complete, for diagnosis
+              ab.json                        of an A/B run: which arms are which side
               report.html
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 """
@@ -32,6 +33,7 @@ from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
 from harness.scenario import Scenario
 
 STORE_VERSION = 1  # 1: first
+AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see session.py
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -215,7 +217,7 @@ def load_run(path: Path) -> StoredRun:
         path=path,
         id=str(head["id"]),
         created_at=str(head["created_at"]),
-        scenario=Scenario.model_validate(head["scenario"]),
+        scenario=_scenario(path, head["scenario"]),
         environment=head["environment"],
         launches=tuple(launches),
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
@@ -225,6 +227,14 @@ def load_run(path: Path) -> StoredRun:
 
 def _launch_records(path: Path) -> list[LaunchRecord]:
     return [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
+
+
+def _scenario(path: Path, stored: Any) -> Scenario:
+    """As it was run: an A/B that was decided early is complete with the pairs that it took."""
+    scenario = Scenario.model_validate(stored)
+    session = _read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
+    finished = session.get("finished_pairs")
+    return scenario.model_copy(update={"launches": finished}) if isinstance(finished, int) else scenario
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:

@@ -153,3 +153,14 @@ def _where(levels: list[LoadLevel], every: list[LoadLevel]) -> str:
     if set(levels) == set(every[-len(levels) :]):
         return f"from {labels[0]} on"
     return f"at {', '.join(labels)}"
+
+
+def launch_value(name: str, views: list[PassView]) -> float | None:
+    """What a launch is worth in one metric (keyed as in `Line.values`): the mean over its passes at one level."""
+    numbers = [number for view in views if (number := _STATISTICS[name](view)[0]) is not None]
+    return fmean(numbers) if numbers else None
+
+
+def known_values() -> tuple[str, ...]:
+    """Every name that `launch_value` and `Line.values` know."""
+    return tuple(_STATISTICS)

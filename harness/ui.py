@@ -36,6 +36,10 @@ class TerminalUi:
         if self._live:
             self._live.stop()
 
+    def say(self, text: str, style: str = "") -> None:
+        """A line that stays."""
+        self._line(text, style)
+
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
 

@@ -14,3 +14,4 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     cleanup: tuple[str, ...] = ()
     inherit_env: tuple[str, ...] = ()  # names handed to a container, never recorded
+    cwd: str | None = None  # where it is started; None: where mtpbench was

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The nightly job: measures, asks what changed, and lets a paired A/B confirm each alert before a person sees it.
+#   ci/nightly.sh STORE SCENARIO...
+set -uo pipefail
+store=$1
+shift
+for scenario in "$@"; do
+    mtpbench run "$scenario" --store "$store" || echo "nightly: $scenario exited with $?" >&2
+done
+mtpbench trend "$store" --commands | while read -r command; do
+    echo "nightly: $command" >&2
+    eval "$command --store \"\$store\"" < /dev/null || echo "nightly: it exited with $?" >&2
+done
+mtpbench trend "$store" --format markdown # its exit code is the job's

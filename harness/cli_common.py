@@ -1,0 +1,87 @@
+"""What the verbs share: consoles, option types, the fingerprint of a run, and how Ctrl-C ends one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from harness.errors import MtpbenchError, ResumeError
+from harness.experiment import Outcome
+from harness.launching import Launcher
+from harness.scenario import Scenario
+from harness.store import StoredRun
+from harness.workload import corpus_digest
+
+EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
+# A log file has no width: wide enough for every table.
+_WIDTH = None if sys.stdout.isatty() else 160
+out, err = Console(width=_WIDTH), Console(stderr=True)
+
+ScenarioPath = Annotated[
+    Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML); not with --resume.")
+]
+Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "mtpbench"
+
+
+def gpu_ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
+
+
+def with_prompts(environment: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """The fingerprint of a run: the machine's, and that of the texts from which this Python makes prompts."""
+    return {**environment, "prompts": corpus_digest(scenario.workload)}
+
+
+def check_same_environment(before: StoredRun, now: dict[str, Any]) -> None:
+    """Raises ResumeError where an interrupted run would go on in another environment."""
+    changed = sorted(
+        key for key in {*before.environment, *now} if key != "variables" and before.environment.get(key) != now.get(key)
+    )
+    if changed:
+        details = ", ".join(f"{k}: {before.environment.get(k)} → {now.get(k)}" for k in changed)
+        raise ResumeError(
+            f"this is no longer the environment in which the run began ({details})",
+            "Passes from two environments are no one result. Start a new run.",
+        )
+
+
+def drive(run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher) -> Outcome:
+    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave."""
+
+    async def main() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        interrupted = False
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            if interrupted:
+                for server in launcher.alive:
+                    server.kill()
+                os._exit(EXIT_INTERRUPTED)
+            interrupted = True
+            err.print(Text("ending the servers; once more kills them", style="bold yellow"))
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        return await run()
+
+    return asyncio.run(main())

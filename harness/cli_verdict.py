@@ -1,0 +1,345 @@
+"""The verbs that answer "did it get slower?": wiring only, registered by `harness.cli`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from harness import ab as orchestration
+from harness import scenario_file, verdict_report
+from harness.checkout import HERE, REF_HELP, Origin, checked, places, resolve
+from harness.cli_common import (
+    EXIT_INTERRUPTED,
+    Gpus,
+    ScenarioPath,
+    check_same_environment,
+    default_cache,
+    drive,
+    err,
+    gpu_ids,
+    out,
+    with_prompts,
+)
+from harness.environment import fingerprint
+from harness.errors import MtpbenchError, ServerError
+from harness.experiment import Experiment
+from harness.floor import Floors
+from harness.floor import floors as stored_floors
+from harness.launching import Options, Place
+from harness.ledger import FILE
+from harness.ledger import load as load_ledger
+from harness.pairs import DEFAULT_METRICS, Side, one_label, runs_of
+from harness.rule import FIRST_LOOK, PAIRS
+from harness.scenario import Scenario
+from harness.session import Session, load_session, sides
+from harness.store import AB_FILE, RunStore, load_run
+from harness.telemetry import open_source
+from harness.ui import TerminalUi, print_error
+from harness.verdict import EXIT_CODES, Comparison, Excuse, Row, power_sentence
+from harness.verdict import compare as compare_sides
+
+EXIT_HELP = "Exit codes: " + ", ".join(f"{code} {verdict.value}" for verdict, code in EXIT_CODES.items())
+EXIT_HELP += ", 130 interrupted. A wrong call or a server that fails also exits with 2."
+
+Format = Annotated[str, typer.Option("--format", help="table, markdown or json.")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help=f"Compare this number; may be repeated. Default: {', '.join(DEFAULT_METRICS)}."),
+]
+Arms = Annotated[
+    list[str] | None, typer.Option("--arm", help="Only this arm of the scenario; may be repeated. Default: all.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option("--allow", help="A fact that is meant to differ, such as packages or server; may be repeated."),
+]
+Store = Annotated[Path, typer.Option(help="Folder for results; A/A runs below it give the floor.")]
+LedgerFile = Annotated[Path, typer.Option(help="Accepted slowdowns.")]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="Go on with an interrupted one: the folder it printed.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verbs to the command line."""
+    app.command(epilog=EXIT_HELP)(ab)
+    app.command(epilog=EXIT_HELP)(aa)
+    app.command(epilog=EXIT_HELP)(compare)
+
+
+def ab(
+    scenario: ScenarioPath = None,
+    base: Annotated[str, typer.Option(metavar="REF", help=f"What to compare with: {REF_HELP}.")] = "",
+    head: Annotated[str, typer.Option(metavar="REF", help="What may have got slower; likewise.")] = HERE,
+    pairs: Annotated[int, typer.Option(help="The most pairs of launches to measure.")] = PAIRS,
+    first: Annotated[int, typer.Option(help="Pairs before the first look.")] = FIRST_LOOK,
+    arm: Arms = None,
+    metric: Metrics = None,
+    store: Store = Path("runs"),
+    resume: Resume = None,
+    gpus: Gpus = "",
+    ledger: LedgerFile = Path(FILE),
+    output: Format = "table",
+) -> None:
+    """Did it get slower? Launch both sides in turn until it is sure, or the pairs are spent.
+
+    Both sides get the same prompts from the same harness; only the servers differ. Decided by a rule with a known
+    error rate: docs/statistics.md.
+    """
+    if (scenario is None) == (resume is None) or (scenario is not None and not base):
+        raise MtpbenchError(
+            "give a scenario and --base, or --resume RUN", "mtpbench ab scenarios/quickstart.yaml --base main"
+        )
+    _measure(scenario, resume, "ab", base, head, pairs, first, arm, metric, store, gpus, output, excuse_of(ledger))
+
+
+def aa(
+    scenario: ScenarioPath = None,
+    pairs: Annotated[int, typer.Option(help="Pairs of launches to measure.")] = 6,
+    arm: Arms = None,
+    metric: Metrics = None,
+    store: Store = Path("runs"),
+    resume: Resume = None,
+    gpus: Gpus = "",
+    output: Format = "table",
+) -> None:
+    """What do equal servers differ by here? Measures the floor that `ab` and `compare` show beside each change."""
+    if (scenario is None) == (resume is None):
+        raise MtpbenchError("give a scenario or --resume RUN", "mtpbench aa scenarios/quickstart.yaml")
+    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, arm, metric, store, gpus, output, None)
+
+
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="BASE HEAD, or BASE... vs HEAD...; RUN@ARM for one arm.")
+    ],
+    metric: Metrics = None,
+    allow: Allow = None,
+    store: Store = Path("runs"),
+    ledger: LedgerFile = Path(FILE),
+    output: Format = "table",
+) -> None:
+    """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
+    session = load_session(Path(runs[0])) if len(runs) == 1 and (Path(runs[0]) / AB_FILE).is_file() else None
+    if session is not None:
+        base, head = sides(load_run(Path(runs[0])), session)
+        allowed, plan, metrics = (*session.allowed, *(allow or ())), session.plan, tuple(metric or session.metrics)
+    else:
+        base, head = _split(runs)
+        allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
+    known = stored_floors(store, str(head.runs[0].environment.get("host")), head.scenario.name)
+    comparison = compare_sides(
+        base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
+    )
+    _show(comparison, output)
+
+
+def day_of(text: str) -> date:
+    """A day as a person writes it; today, in UTC, when empty."""
+    try:
+        return date.fromisoformat(text) if text else datetime.now(timezone.utc).date()
+    except ValueError as error:
+        raise MtpbenchError(f"--today {text!r} is no day", "Write it as 2026-11-30.") from error
+
+
+def excuse_of(file: Path, today: date | None = None) -> Excuse:
+    """Looks rows up in the ledger, and says which of its entries have lapsed."""
+    day = today or day_of("")
+    known = load_ledger(file)
+    for entry in known.lapsed(day):
+        what = f"{file}: {entry.scenario} {entry.metric} ({entry.owner}) expired on {entry.expires}"
+        err.print(Text(f"note: {what}: remove or renew it", style="yellow"), soft_wrap=True)
+    return functools.partial(known.excuse, today=day)
+
+
+def _measure(
+    file: Path | None,
+    resume: Path | None,
+    kind: str,
+    base: str,
+    head: str,
+    pairs: int,
+    first: int,
+    arm: list[str] | None,
+    metric: list[str] | None,
+    root: Path,
+    gpus: str,
+    output: str,
+    excuse: Excuse | None,
+) -> None:
+    """A new A/B or A/A, or the rest of one."""
+    source = open_source()
+    environment = fingerprint(source)
+    if resume is not None:
+        session, stored = load_session(resume), load_run(resume)
+        scenario = stored.scenario.model_copy(update={"launches": session.pairs})
+        check_same_environment(stored, with_prompts(environment, scenario))
+        origins = {orchestration.BASE: _again(session.base.ref, session.base.commit, scenario),
+                   orchestration.HEAD: _again(session.head.ref, session.head.commit, scenario)}  # fmt: skip
+        opened, root = RunStore.resume(resume), resume.parent
+    else:
+        assert file is not None, "checked by the verbs"
+        loaded = scenario_file.load(file)
+        origins = {orchestration.BASE: resolve(base, loaded), orchestration.HEAD: resolve(head, loaded)}
+        first_origin, second_origin = origins.values()
+        session = orchestration.session_of(
+            loaded,
+            first_origin,
+            second_origin,
+            kind=kind,
+            pairs=pairs,
+            first=first,
+            metrics=metric or DEFAULT_METRICS,
+            only=arm or (),
+        )
+        scenario = orchestration.scenario_of(loaded, first_origin, second_origin, session)
+        text = file.read_text(encoding="utf-8")
+        opened = RunStore.create(root, scenario, text, with_prompts(environment, scenario))
+        orchestration.save(opened.path, session)
+    console = out if output == "table" else err  # standard output is for the result alone
+    console.print(Text(f"results: {opened.path}"), soft_wrap=True)
+    known = stored_floors(root, str(environment.get("host")), scenario.name)
+    _tell_plan(session, known, scenario)
+    try:
+        with contextlib.ExitStack() as stack:
+            where = stack.enter_context(places(origins))
+            parties = {
+                name: checked(getattr(session, name), place, sys.executable)
+                for name, place in where.items()
+                if origins[name].party.kind in ("git", "tree")
+            }
+            session = orchestration.checked_out(session, parties)
+            orchestration.save(opened.path, session)
+            ui = stack.enter_context(TerminalUi(console))
+            options = Options(default_cache(), gpu_ids(gpus), places=_by_arm(session, where))
+            experiment = Experiment(scenario, opened, options, source, ui)
+            looks = orchestration.Looks(opened.path, session, functools.partial(_tell_look, ui))
+            outcome = drive(lambda: experiment.run(looks.enough), experiment.launcher)
+        _finish(opened, session, known, [error for _, error in outcome.failures], output, excuse)
+    except asyncio.CancelledError:
+        err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
+        err.print(Text(f"next: mtpbench {session.kind} --resume {opened.path}"), soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        opened.close()
+
+
+def _again(ref: str, commit: str, scenario: Scenario) -> Origin:
+    """A side of an interrupted A/B: its git ref may have moved, its commit has not. Its arms' settings are stored."""
+    if ref.startswith(("arm:", "image:")):
+        return Origin(replace(resolve(HERE, scenario).party, ref=ref, kind=ref.partition(":")[0]))
+    if ref.startswith("env:") or ref == HERE:
+        return resolve(ref, scenario)
+    origin = resolve(commit, scenario)
+    return replace(origin, party=replace(origin.party, ref=ref))
+
+
+def _by_arm(session: Session, where: dict[str, Place]) -> dict[str, Place]:
+    """The place of every arm of the run."""
+    named = [(orchestration.BASE, pair[0]) for pair in session.arms.values()]
+    named += [(orchestration.HEAD, pair[1]) for pair in session.arms.values()]
+    return {arm: where[side] for side, arm in named if side in where}
+
+
+def _tell_plan(session: Session, known: Floors, scenario: Scenario) -> None:
+    what = f"{session.head.label} against {session.base.label}: {orchestration.plan_text(session)}"
+    err.print(Text(what), soft_wrap=True)
+    rows = len(session.metrics) * len(session.arms) * len(scenario.tp) * len(scenario.levels())
+    power = power_sentence(known, rows, session.plan)
+    if session.kind == "ab":
+        missing = "no A/A launches of this scenario on this host: `mtpbench aa SCENARIO` says what it can find"
+        err.print(Text(power or missing, style="dim"), soft_wrap=True)
+
+
+def _tell_look(ui: TerminalUi, comparison: Comparison) -> None:
+    """The interval so far of the primary endpoint, or of the row that moved most."""
+    rows = [row for row in comparison.rows if row.interval is not None]
+    if not rows:
+        return
+
+    def place(row: Row) -> tuple[bool, float]:
+        return row.primary, row.decision.mean if math.isfinite(row.decision.mean) else -math.inf
+
+    row = max(rows, key=place)
+    assert row.interval is not None
+    assert row.change is not None
+    low, high = (100 * end for end in row.interval)
+    ui.say(
+        f"after {comparison.pairs} pairs: {row.key} {100 * row.change:+.1f} % ({low:+.1f} to {high:+.1f} %); "
+        f"{comparison.verdict.value} so far",
+        "bold cyan",
+    )
+
+
+def _finish(
+    store: RunStore,
+    session: Session,
+    known: Floors,
+    failures: list[ServerError],
+    output: str,
+    excuse: Excuse | None,
+) -> None:
+    """The verdict, and everything derived. Raw results are safe by now."""
+    from harness.frames import parquet
+
+    stored = load_run(store.path)
+    complete = {one.record.key.launch for one in stored.passes}
+    if not stored.failed and complete:
+        session = replace(session, finished_pairs=max(complete) + 1)
+        orchestration.save(store.path, session)
+        stored = load_run(store.path)
+    store.write_rows(parquet(stored))
+    for error in failures:
+        print_error(err, error, error.hint, error.log_path, ())
+    if session.kind == "aa":
+        known = stored_floors(store.path.parent, str(stored.environment.get("host")), stored.scenario.name)
+    comparison = orchestration.evaluate(store.path, session, floors=known, excuse=excuse)
+    orchestration.save(store.path, replace(session, verdict=comparison.verdict.value))
+    if session.kind == "aa":
+        rows = len(comparison.rows)
+        for pairs in (6, 10):
+            plan = replace(session, kind="ab", pairs=pairs, first_look=FIRST_LOOK).plan
+            comparison = replace(comparison, notes=(*comparison.notes, power_sentence(known, rows, plan)))
+    if failures:
+        err.print(Text(f"next: mtpbench {session.kind} --resume {store.path}"), soft_wrap=True)
+    _show(comparison, output)
+
+
+def _show(comparison: Comparison, output: str) -> None:
+    """Prints a comparison and ends with its exit code."""
+    if output == "table":
+        out.print(verdict_report.to_rich(comparison))
+    elif output in verdict_report.RENDERERS:
+        sys.stdout.write(verdict_report.RENDERERS[output](comparison) + "\n")
+    else:
+        raise MtpbenchError(f"--format {output!r} is unknown", "One of: table, markdown, json.")
+    if comparison.exit_code:
+        raise typer.Exit(comparison.exit_code)
+
+
+def _split(runs: Sequence[str]) -> tuple[Side, Side]:
+    """`BASE HEAD`, or `BASE… vs HEAD…`."""
+    words = list(runs)
+    if words.count("vs") == 1:
+        cut = words.index("vs")
+        base, head = words[:cut], words[cut + 1 :]
+    elif "vs" not in words and len(words) == 2:
+        base, head = words[:1], words[1:]
+    else:
+        raise MtpbenchError(
+            "name two runs, or several on each side of the word vs", "mtpbench compare runs/A runs/B vs runs/C runs/D"
+        )
+    if not head:
+        raise MtpbenchError("no runs after vs", "mtpbench compare runs/A vs runs/B")
+    return one_label(runs_of(base, " ".join(base) or "nothing"), runs_of(head, " ".join(head)))

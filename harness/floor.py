@@ -1,0 +1,54 @@
+"""What equal servers differ by: the spread of stored A/A pairs, for each host, scenario and row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import stats
+from harness.errors import StoreError
+from harness.pairs import Metric, RowKey, measure, pair_up, table_of
+from harness.session import Session, load_session, sides
+from harness.store import AB_FILE, StoredRun, load_run
+
+Floors = dict[RowKey, tuple[float, int]]
+
+
+def aa_runs(root: Path, host: str, scenario: str) -> Iterator[tuple[StoredRun, Session]]:
+    """Every A/A run below a store that was made on this host with this scenario; damaged ones are passed over."""
+    for file in sorted(root.glob(f"*/{AB_FILE}")):
+        try:
+            session = load_session(file.parent)
+            if session.kind != "aa":
+                continue
+            run = load_run(file.parent)
+        except StoreError:
+            continue
+        if run.environment.get("host") == host and run.scenario.name == scenario:
+            yield run, session
+
+
+def floors(root: Path, host: str, scenario: str) -> Floors:
+    """Standard deviation of one A/A delta and its degrees of freedom, for each row, pooled over runs."""
+    groups: dict[RowKey, list[list[float]]] = {}
+    for run, session in aa_runs(root, host, scenario):
+        for key, values in aa_deltas(run, session).items():
+            groups.setdefault(key, []).append(values)
+    known = {key: stats.standard_deviation(values) for key, values in groups.items()}
+    return {key: floor for key, floor in known.items() if floor[1] >= 1 and math.isfinite(floor[0])}
+
+
+def aa_deltas(run: StoredRun, session: Session) -> dict[RowKey, list[float]]:
+    """The deltas of one A/A run."""
+    base, head = sides(run, session)
+    ours, theirs = measure(base, session.metrics), measure(head, session.metrics)
+    out: dict[RowKey, list[float]] = {}
+    for group, launches in ours.launches.items():
+        pairs = pair_up(launches, theirs.launches.get(group, []))
+        for name in session.metrics:
+            column = table_of([(Metric.of(name), pairs)])[:, 0]
+            values = [float(value) for value in column if math.isfinite(value)]
+            if values:
+                out[RowKey(name, *group)] = values
+    return out

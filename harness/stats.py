@@ -1,0 +1,248 @@
+"""Numbers → numbers: is it slower, by how much, and how sure is that? The only place that imports scipy.
+
+Everywhere below, a *delta* is the logarithm of a ratio of two launches of one pair, signed so that above zero is
+worse: log(head / base) where lower is better, log(base / head) where higher is. Tables of deltas have the shape
+(pairs, rows), NaN where a pair has no value for a row. Logarithms are natural: 0.0526 is 5.4 %.
+
+The unit is a launch. Requests of one launch share everything that varies from launch to launch (memory layout,
+clocks, compiled code), so a test over requests calls two launches of the same server different most of the time
+(Kalibera and Jones 2013, doi 10.1145/2464157.2464160).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+Floats = NDArray[np.float64]
+
+# With fewer rows, what the others' spread says of one row is no better than a guess.
+MIN_ROWS_TO_SHRINK = 4
+# No clock here is finer than this share of what it measures: a spread of zero is an accident.
+MIN_SD = 1e-5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean of each row's deltas with its standard error and degrees of freedom; arrays over rows."""
+
+    n: NDArray[np.int64]
+    mean: Floats
+    sd: Floats  # of one delta, after shrinkage
+    df: Floats
+
+    @property
+    def se(self) -> Floats:
+        """Standard error of the mean."""
+        return np.asarray(self.sd / np.sqrt(self.n))
+
+
+def spread(deltas: Floats) -> Spread:
+    """Mean and spread of each row of a table of deltas; at least two values a row.
+
+    A spread known from five deltas is itself uncertain by a third, and paying for that with Student's t costs more
+    pairs than the effect itself. The rows of one comparison were measured by the same launches, so their spreads are
+    alike, and each row's variance is drawn towards the common one: the moderated t of Smyth 2004 (doi
+    10.2202/1544-6115.1027, limma's), with degrees of freedom d + d0, where d0 is estimated from how much the rows'
+    variances differ beyond chance. As in limma, they never exceed those of the pooled variance. Unlike genes on a
+    chip, our rows are few and correlated (TPOT and throughput of one launch are nearly one number), so rows are
+    counted by `effective_rows`, both there and in how much chance alone makes variances differ.
+    """
+    table = np.asarray(deltas, dtype=np.float64)
+    n = np.sum(np.isfinite(table), axis=0)
+    if table.size == 0 or np.any(n < 2):
+        raise ValueError("every row needs two deltas to have a spread")
+    mean = np.nanmean(table, axis=0)
+    variance = np.maximum(np.nanvar(table, axis=0, ddof=1), MIN_SD**2)
+    d = n - 1.0
+    if table.shape[1] < MIN_ROWS_TO_SHRINK:
+        return Spread(n, mean, np.sqrt(variance), d)
+    rows = effective_rows(table)
+    d0, common = prior_variance(variance, d, rows)
+    pooled_df = float(np.mean(d)) * rows
+    shrunk = np.full_like(variance, common) if math.isinf(d0) else (d0 * common + d * variance) / (d0 + d)
+    return Spread(n, mean, np.sqrt(shrunk), np.maximum(np.minimum(d + d0, pooled_df), d))
+
+
+def prior_variance(variance: Floats, d: Floats, rows: float = math.inf) -> tuple[float, float]:
+    """(d0, common variance) from the rows' variances with d degrees of freedom each: Smyth 2004, section 6.2.
+
+    d0 is infinite when the variances differ no more than chance makes them. Rows that move together are off by
+    chance together, so chance explains only (1 - 1/rows) of what it would explain between independent ones.
+    """
+    z = np.log(variance) - special.digamma(d / 2) + np.log(d / 2)
+    beyond = float(np.var(z, ddof=1) - (1 - 1 / rows) * np.mean(special.polygamma(1, d / 2)))
+    if beyond <= 0:
+        return math.inf, float(np.sum(d * variance) / np.sum(d))
+    d0 = 2 * _trigamma_inverse(beyond)
+    return d0, float(np.exp(np.mean(z) + special.digamma(d0 / 2) - math.log(d0 / 2)))
+
+
+def _trigamma_inverse(x: float) -> float:
+    """y with trigamma(y) = x."""
+    if x > 1e7:
+        return 1 / math.sqrt(x)
+    if x < 1e-6:
+        return 1 / x
+    y = 0.5 + 1 / x  # Newton's method from below, as in limma's trigammaInverse; zeta(2, y) is trigamma(y)
+    for _ in range(50):
+        value = special.zeta(2, y)
+        step = value * (1 - value / x) / (-2 * special.zeta(3, y))
+        y += step
+        if abs(step) < 1e-9 * y:
+            break
+    return float(y)
+
+
+def effective_rows(table: Floats) -> float:
+    """How many independent rows a table is worth: (sum of eigenvalues)² / sum of their squares, of its correlation.
+
+    This is Satterthwaite's count for the variance that all rows share: 1 when all rows move together. With few pairs
+    it is at most pairs - 1, so it errs on the safe side. Pairs with a gap are left out.
+    """
+    full = table[np.all(np.isfinite(table), axis=1)]
+    if len(full) < 3:
+        return 1.0
+    centred = full - full.mean(axis=0)
+    scale = np.sqrt(np.sum(centred**2, axis=0))
+    standard = centred / np.where(scale > 0, scale, 1.0)
+    gram = standard @ standard.T  # its eigenvalues are those of the correlation matrix
+    return float(np.trace(gram) ** 2 / max(np.sum(gram**2), 1e-300))
+
+
+def p_above_zero(s: Spread) -> Floats:
+    """One-sided p of each row: were the true delta zero, how often would its mean be as high?"""
+    return np.asarray(special.stdtr(s.df, -s.mean / s.se))
+
+
+def interval(s: Spread, confidence: float = 0.90) -> tuple[Floats, Floats]:
+    """Two-sided t interval of each row's mean delta."""
+    reach = special.stdtrit(s.df, 0.5 + confidence / 2) * s.se
+    return np.asarray(s.mean - reach), np.asarray(s.mean + reach)
+
+
+def upper_bound(s: Spread, error: float) -> Floats:
+    """What each row's true delta exceeds with this probability only."""
+    return np.asarray(s.mean + special.stdtrit(s.df, 1 - error) * s.se)
+
+
+def holm(p: Sequence[float] | Floats) -> Floats:
+    """Adjusted p-values that hold for all rows together: Holm 1979, jstor.org/stable/4615733.
+
+    Arithmetic, not a test; tests hold it against statsmodels, which is 65 MB for these lines.
+    """
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values)
+    steps = (len(values) - np.arange(len(values))) * values[order]
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted
+
+
+def sign_flip_p(deltas: Floats) -> float:
+    """One-sided p of one row with no assumption but symmetry: each pair's arms could as well be swapped.
+
+    Its smallest value is 2^-n, so it backs a verdict up, and can't replace the t test.
+    """
+    values = deltas[np.isfinite(deltas)]
+    if len(values) < 2:
+        return 1.0
+    result = stats.permutation_test(
+        (values,),
+        lambda x, axis: np.mean(x, axis=axis),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=10_000,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return float(result.pvalue)
+
+
+def standard_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """(sd, degrees of freedom) pooled over groups with means of their own; (nan, 0) when none has two values."""
+    spreads = [(float(np.var(group, ddof=1)), len(group) - 1) for group in groups if len(group) > 1]
+    df = sum(d for _, d in spreads)
+    return (math.sqrt(sum(v * d for v, d in spreads) / df), df) if df else (math.nan, 0)
+
+
+def detectable(sd: float, df_a_pair: float, pairs: int, level: float, tolerance: float, power: float = 0.8) -> float:
+    """The smallest true delta that is called slower with this power, at one look after so many pairs.
+
+    `sd` is of one delta, `df_a_pair` the degrees of freedom that a pair adds, `level` the one-sided p that a row
+    must reach. Both conditions of `rule.decide` must hold: p, and an interval wholly above `tolerance`.
+    """
+    df, se = df_a_pair * (pairs - 1), sd / math.sqrt(pairs)
+
+    def missed(critical: float) -> float:
+        """The noncentrality at which a t with this critical value is reached with the power asked."""
+        return float(
+            optimize.brentq(lambda x: float(stats.nct.cdf(critical, df, x)) - (1 - power), 0, critical * 4 + 9)
+        )
+
+    by_p = missed(float(special.stdtrit(df, 1 - level))) * se
+    by_interval = tolerance + missed(float(special.stdtrit(df, 0.95))) * se
+    return max(by_p, by_interval)
+
+
+@dataclass(frozen=True)
+class TwoGroups:
+    """Values that lie in two groups: their means (as given: logarithms), sizes, and the p of one normal group."""
+
+    low: float
+    high: float
+    n_low: int
+    n_high: int
+    p: float
+
+
+def two_groups(values: Sequence[float] | Floats) -> TwoGroups | None:
+    """The split of a sample into a low and a high group of at least two that explains most of its variance.
+
+    p is the Monte Carlo probability of as clear a split in a sample from one normal distribution. The share of
+    variance between the groups does not depend on place or scale, so one reference serves all samples of a size.
+    None for fewer than 5 values, which can always be split well.
+    """
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    if len(x) < 5 or x[-1] - x[0] < MIN_SD:
+        return None
+    draws = np.random.default_rng(0)
+    result = stats.monte_carlo_test(
+        x,
+        lambda size: draws.normal(size=size),
+        lambda sample, axis: np.max(_shares(sample, axis), axis=-1),
+        vectorized=True,
+        n_resamples=19_999,
+        alternative="greater",
+    )
+    cut = 2 + int(np.argmax(_shares(x, -1)))
+    return TwoGroups(float(x[:cut].mean()), float(x[cut:].mean()), cut, len(x) - cut, float(result.pvalue))
+
+
+def _shares(sample: Floats, axis: int) -> Floats:
+    """The share of the variance that lies between the groups, for each split of the sorted sample."""
+    x = np.sort(np.moveaxis(sample, axis, -1), axis=-1)
+    n = x.shape[-1]
+    x = x - x.mean(axis=-1, keepdims=True)
+    left = np.cumsum(x, axis=-1)[..., 1 : n - 2]  # sums of the first 2 … n-2 values
+    count = np.arange(2, n - 1)
+    between = left**2 / count + left**2 / (n - count)
+    return np.asarray(between / np.sum(x**2, axis=-1, keepdims=True))
+
+
+def half_width(sd: float, df: int, n: int, confidence: float = 0.90) -> float:
+    """Half the interval of a mean of n values whose standard deviation is known with df degrees of freedom."""
+    return float(special.stdtrit(df, 0.5 + confidence / 2)) * sd / math.sqrt(n)
+
+
+def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floats, sd: Floats, n: Floats) -> Floats:
+    """Two-sided p of a shift between nights before and nights since, by a t test with a common spread.
+
+    Sizes may be effective ones, below the number of nights. One night since has no spread of its own: pass 0.
+    """
+    return np.asarray(stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)
