@@ -208,6 +208,17 @@ def test_a_check_that_forbids_using_a_pass_forbids_the_verdict() -> None:
     assert "launch 7 of head is no result: found in a cache" in found.headline
 
 
+def test_a_launch_that_served_something_else_forbids_the_verdict() -> None:
+    """Refused for its evidence before anything was measured on it."""
+    stored = run(noisy(0.01, 8), name="h")
+    rejected = Finding("verify_rejected", "the in-tree kernel served no call", invalid=True)
+    refused = replace(stored.launches[0], slug="08-mtp-tp1", launch=8, status="INVALID", findings=(rejected,))
+    head = replace(stored, launches=(*stored.launches, refused))
+    found = compare(side("base", run(noisy(0.01, 9), name="b")), side("head", head), metrics=ONE)
+    assert found.verdict is Verdict.INVALID
+    assert "launch 8 of head is no result: the in-tree kernel served no call" in found.headline
+
+
 def test_a_launch_that_died_is_not_just_left_out() -> None:
     head = run(noisy(0.01, 7), name="h", failed=[failed(7, "the server ended")])
     found = compare(side("base", run(noisy(0.01), name="b")), side("head", head), metrics=ONE)
