@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from kernel.config import (
-    BATCH_BLOCK,
     H200,
     MI355X,
     Arch,
@@ -46,6 +45,7 @@ POINTERS = {
     "block_table_ptr": "*i32",
     "k_descale_ptr": "*fp32",
     "v_descale_ptr": "*fp32",
+    "done_ptr": "*i32",
 }
 # Token slots are 64-bit in the engine that has them, page numbers 32-bit.
 TOKEN_POINTERS = POINTERS | {"index_ptr": "*i64", "draft_ptr": "*i64"}
@@ -144,12 +144,19 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
     """Every launch that :mod:`kernel.ops` can make: function, constants and options."""
     from kernel import generic_attention, verify_attention
 
-    for case, config in reachable(arch):
-        tokens = case.layout == "tokens"
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-        yield verify_attention.verify_kernel, verify_values(config, tokens), options
-        options = {"num_warps": config.reduce_warps}
-        yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
+    for gluon in (False, True) if arch.name == "sm_90" else (False,):
+        for case, config in reachable(arch, gluon):
+            tokens = case.layout == "tokens"
+            if gluon:
+                from kernel import hopper_attention
+
+                yield hopper_attention.hopper_kernel, hopper_values(config, tokens), {"num_warps": config.num_warps}
+            else:
+                options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+                yield verify_attention.verify_kernel, verify_values(config, tokens), options
+            if not config.shares:
+                options = {"num_warps": config.reduce_warps}
+                yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
     for generic in reachable_generic(arch):
         options = {"num_warps": generic.num_warps, "num_stages": generic.num_stages}
         if arch.name == "gfx950":
@@ -161,14 +168,24 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
             yield generic_attention.generic_reduce_kernel, values, options
 
 
+def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
+    """Compile-time arguments of the Gluon kernel, as :mod:`kernel.ops` passes them."""
+    values = _shared_values(config, tokens) | {"STAGES": config.num_stages, "SHARES": config.shares}
+    if not tokens:
+        values["draft_ptr"] = None
+    if not config.shares:
+        values["done_ptr"] = None
+    return values
+
+
 def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the verify kernel, as :mod:`kernel.ops` passes them."""
-    values: dict[str, Any] = _shared_values(config, tokens)
-    values |= {
+    """Compile-time arguments of the portable kernel."""
+    values = _shared_values(config, tokens) | {
+        "HEAD": 256,
         "ROWS": config.rows,
         "PAGE": 1 if tokens else 16,
         "FP16": config.arithmetic == "fp16",
-        "SPLIT_Q": config.split_q,
+        "INTERPRETED": False,
     }
     if not tokens:
         values["draft_ptr"] = None
@@ -178,6 +195,8 @@ def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the reduction."""
     return _shared_values(config, tokens) | {
+        "HEAD": 256,
+        "INTERPRETED": False,
         "CHUNK": config.reduce_chunk,
         "BLOCK": config.reduce_block,
         "COLUMNS": config.reduce_columns,
@@ -187,13 +206,11 @@ def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     return {
         "GROUP": 16,
-        "HEAD": 256,
         "TILE": config.tile,
         "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
-        "BATCH_BLOCK": BATCH_BLOCK,
+        "BATCH_BLOCK": config.batch_block,
         "TOKENS": tokens,
-        "INTERPRETED": False,
     }
 
 
@@ -245,7 +262,12 @@ def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict
             attributes[(place,)] = [["tt.divisibility", 16]]
     amd = arch.name.startswith("gfx")
     target = GPUTarget("hip", arch.name, 64) if amd else GPUTarget("cuda", int(arch.name.removeprefix("sm_")), 32)
-    source = ASTSource(function, signature, constexprs=values, attrs=attributes)
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source = GluonASTSource(function, signature, constexprs=values, attrs=attributes)
+    else:
+        source = ASTSource(function, signature, constexprs=values, attrs=attributes)
     compiled = triton.compile(source, target=target, options=options)
     shown = [f"{k}={v}" for k, v in values.items() if k in LABELLED]
     label = " ".join(shown + [f"{k}={v}" for k, v in options.items()])
@@ -254,7 +276,7 @@ def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict
     return read(compiled, function.__name__, arch.name, label, options["num_warps"], needs_matrix)
 
 
-LABELLED = ("ROWS", "TILE", "TOKENS", "DIRECT", "CHUNK", "BLOCK", "COLUMNS", "SEGMENTS")
+LABELLED = ("ROWS", "TILE", "BATCH_BLOCK", "TOKENS", "SHARES", "DIRECT", "CHUNK", "BLOCK", "COLUMNS", "SEGMENTS")
 
 
 def read_amd(compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool) -> Resources:

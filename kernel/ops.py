@@ -6,6 +6,7 @@ so every call may be captured in a CUDA or HIP graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,6 @@ from kernel.checks import (
     split_descale,
 )
 from kernel.config import (
-    BATCH_BLOCK,
     Arch,
     GenericConfig,
     LaunchConfig,
@@ -28,7 +28,7 @@ from kernel.config import (
     select,
     select_generic,
 )
-from kernel.gate import AttentionCase, reject_reason
+from kernel.gate import MAX_BATCH, AttentionCase, reject_reason
 from kernel.generic_attention import generic_kernel, generic_reduce_kernel
 from kernel.verify_attention import reduce_kernel, verify_kernel
 
@@ -78,7 +78,7 @@ def mtp_verify_attention(
     batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
     case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
     _run(
-        select(case, arch),
+        select(case, arch, gluon=_gluon_fits(q, k_cache, v_cache)),
         q,
         k_cache,
         v_cache,
@@ -151,7 +151,7 @@ def mtp_verify_attention_tokens(
         raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
     case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
     _run(
-        select(case, arch),
+        select(case, arch, gluon=_gluon_fits(q, k_buffer, v_buffer)),
         q,
         k_buffer.unsqueeze(1),
         v_buffer.unsqueeze(1),
@@ -294,41 +294,72 @@ def _run(
     v_number, v_tensor = split_descale(v_descale)
     shared = {
         "GROUP": q.shape[1] // kv_heads,
-        "HEAD": head,
         "TILE": config.tile,
         "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
-        "BATCH_BLOCK": BATCH_BLOCK,
+        "BATCH_BLOCK": config.batch_block,
         "TOKENS": drafts is not None,
-        "INTERPRETED": q.device.type == "cpu",
     }
-    _launch(verify_kernel, (launched,))(
-        q,
-        k,
-        v,
-        partial,
-        tops,
-        sums,
-        cu_seqlens_q,
-        lengths,
-        index,
-        drafts,
-        k_tensor,
-        softmax_scale * k_number,
-        batch,
-        kv_heads,
-        index.stride(0),
-        *q.stride()[:2],
-        *k.stride()[:3],
-        *v.stride()[:3],
-        ROWS=config.rows,
-        PAGE=page_size,
-        FP16=config.arithmetic == "fp16",
-        SPLIT_Q=config.split_q,
-        **shared,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+    if config.gluon:
+        _launch(_gluon_kernel(), (launched,))(
+            q,
+            k,
+            v,
+            partial,
+            tops,
+            sums,
+            out,
+            _counters(q.device) if config.shares else None,
+            cu_seqlens_q,
+            lengths,
+            index,
+            drafts,
+            k_tensor,
+            v_tensor,
+            softmax_scale * k_number,
+            v_number,
+            batch,
+            kv_heads,
+            index.stride(0),
+            *q.stride()[:2],
+            *k.stride()[:3],
+            *out.stride()[:2],
+            STAGES=config.num_stages,
+            SHARES=config.shares,
+            **shared,
+            num_warps=config.num_warps,
+        )
+        if config.shares:
+            return
+    else:
+        _launch(verify_kernel, (launched,))(
+            q,
+            k,
+            v,
+            partial,
+            tops,
+            sums,
+            cu_seqlens_q,
+            lengths,
+            index,
+            drafts,
+            k_tensor,
+            softmax_scale * k_number,
+            batch,
+            kv_heads,
+            index.stride(0),
+            *q.stride()[:2],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            HEAD=head,
+            ROWS=config.rows,
+            PAGE=page_size,
+            FP16=config.arithmetic == "fp16",
+            INTERPRETED=q.device.type == "cpu",
+            **shared,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
     reduce_grid = (
         batch * kv_heads,
         config.rows // config.reduce_block,
@@ -347,12 +378,43 @@ def _run(
         kv_heads,
         config.rows,
         *out.stride()[:2],
+        HEAD=head,
+        INTERPRETED=q.device.type == "cpu",
         **shared,
         CHUNK=config.reduce_chunk,
         BLOCK=config.reduce_block,
         COLUMNS=config.reduce_columns,
         num_warps=config.reduce_warps,
     )
+
+
+@functools.cache
+def _gluon_kernel() -> Any:
+    """The Hopper kernel, or None where Triton has no Gluon that it knows."""
+    try:
+        from kernel.hopper_attention import hopper_kernel
+    except (ImportError, AttributeError):
+        return None
+    return hopper_kernel
+
+
+def _gluon_fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the Hopper kernel may run: it copies 16 bytes at a time, and K and V alike."""
+    aligned = all(stride % 16 == 0 for stride in k.stride()[:-1]) and k.data_ptr() % 16 == v.data_ptr() % 16 == 0
+    return q.device.type == "cuda" and k.stride() == v.stride() and aligned and _gluon_kernel() is not None
+
+
+def _counters(device: torch.device) -> torch.Tensor:
+    """Zeros that every launch leaves as zeros: programs of an item that are done.
+
+    One block a stream, as launches of different streams may run at the same time.
+    """
+    return _counters_of(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache
+def _counters_of(device: torch.device, stream: int) -> torch.Tensor:
+    return torch.zeros(MAX_BATCH, dtype=torch.int32, device=device)
 
 
 def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:

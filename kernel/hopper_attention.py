@@ -1,0 +1,520 @@
+"""The verify kernel by hand for Hopper, in Gluon: FP8 K and V reach the matrix units through registers.
+
+Same arguments, cut and partial results as :func:`kernel.verify_attention.verify_kernel`.  Both
+products are transposed, so that K and V are the operand that WGMMA takes from registers:
+
+    S^T[kv, row] = K[kv, head] Q^T[head, row]        O^T[head, row] += V^T[head, kv] P^T[kv, row]
+
+A cache is read as 16-bit pairs of elements, which ``ldmatrix`` lays out as WGMMA wants 16-bit
+operands; one conversion instruction makes two exact fp16 values of a pair.  So K and V never return
+to shared memory, and only Q (once) and P (64 x 64 fp16 a step) are written there.
+
+The order in which QK sums over the head is free: of four neighbouring elements the first two go to
+one product and the others to a second, with Q stored to match.  PV has one accumulator for the even
+elements of the head and one for the odd.
+
+The largest logit is lazy: a row keeps a reference, and only when a logit exceeds it by ``HEADROOM``
+binary orders does the tile find the true maximum and rescale.  2^8 fits fp16 well.
+"""
+
+# Gluon parses these functions itself and forbids most annotations on their parameters.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernel import arithmetic, verify_attention
+
+# Triton 3.9's names for them, and 3.6's.
+copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+# The cut is the other kernel's, to the letter.
+sequence_length = gluon.jit(verify_attention.sequence_length.fn)
+find_piece = gluon.jit(verify_attention.find_piece.fn)
+power_of_two_near = gluon.jit(arithmetic.power_of_two_near.fn)
+
+import os, json
+_x = json.loads(os.environ.get("XV", "{}"))
+XQK = gl.constexpr(_x.get("QK_CHUNK", 32))
+XPV = gl.constexpr(_x.get("PV_CHUNK", 16))
+XEARLY = gl.constexpr(_x.get("EARLY", False))
+LOG2_E = gl.constexpr(1.4426950408889634)
+HEAD = gl.constexpr(256)
+PAIRS = gl.constexpr(128)  # 16-bit pairs of a head
+ROWS = gl.constexpr(64)
+PAGE = gl.constexpr(16)
+LARGEST_UNIT = gl.constexpr(2.0**13)
+
+
+@gluon.jit
+def _converted(pairs):
+    """fp16 of the elements that even 16-bit columns hold, and of those in odd ones."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b16 low, high;
+        mov.b32 {low, high}, $2;
+        cvt.rn.f16x2.e4m3x2 $0, low;
+        cvt.rn.f16x2.e4m3x2 $1, high;
+        }""",
+        "=r,=r,r",
+        [pairs],
+        dtype=(gl.float16, gl.float16),
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def _converted_apart(pairs):
+    """fp16 of the first element of each pair, and of the second."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b16 low, high;
+        .reg .b32 sorted;
+        prmt.b32 sorted, $2, 0, 0x3120;
+        mov.b32 {low, high}, sorted;
+        cvt.rn.f16x2.e4m3x2 $0, low;
+        cvt.rn.f16x2.e4m3x2 $1, high;
+        }""",
+        "=r,=r,r",
+        [pairs],
+        dtype=(gl.float16, gl.float16),
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def _any_in_warp(x):
+    """1 in every lane of a warp that holds an ``x`` above 8, else 0."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .pred any;
+        setp.gt.f32 any, $1, 0f41000000;
+        vote.sync.any.pred any, any, 0xffffffff;
+        selp.b32 $0, 1, 0, any;
+        }""",
+        "=r,f",
+        [x],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def _by_thread(x, WARPS: gl.constexpr):
+    """A tile of logits as (threads, elements of one thread)."""
+    x = gl.reshape(x, [WARPS, 2, 8, 8, 4, 2])
+    return gl.reshape(gl.permute(x, [0, 2, 4, 1, 3, 5]), [WARPS * 32, 32])
+
+
+@gluon.jit
+def _row_sums(x, WARPS: gl.constexpr):
+    """Sums of the logits of one thread and row: (warps, 8, rows)."""
+    return gl.sum(gl.reshape(x, [WARPS, 2, 8, 64]), 1)
+
+
+@gluon.jit
+def _places(index_row, draft_row, tile, length, prefix, TILE: gl.constexpr, TOKENS: gl.constexpr, COPY: gl.constexpr, SLOT: gl.constexpr):
+    """Page numbers of a tile's pages, or slots of its tokens, as int32; past the end the last again."""
+    if TOKENS:
+        pos = tile * TILE + gl.arange(0, TILE, gl.SliceLayout(1, COPY))
+        pos = gl.minimum(pos, length - 1)
+        place = gl.load(gl.where(pos < prefix, index_row + pos, draft_row + pos))
+    else:
+        page = tile * (TILE // PAGE) + gl.arange(0, TILE // PAGE, gl.SliceLayout(1, SLOT))
+        place = gl.load(index_row + gl.minimum(page, (length - 1) // PAGE))
+    return place.to(gl.int32)
+
+
+@gluon.jit
+def _start_copy(
+    k_tile,
+    v_tile,
+    k_head,
+    v_head,
+    places,
+    tile,
+    length,
+    stride_page,
+    stride_slot,
+    TILE: gl.constexpr,
+    TOKENS: gl.constexpr,
+    COPY: gl.constexpr,
+    SLOT: gl.constexpr,
+):
+    """Start the copies of a tile's K and V."""
+    if TOKENS:
+        offset = places.to(gl.int64) * stride_page
+    else:
+        # Past the end the last token is read again: no load needs a mask, no stray NaN meets a
+        # weight of zero, and nothing outside the table is touched.
+        start = tile * TILE + gl.arange(0, TILE // PAGE, gl.SliceLayout(1, SLOT)) * PAGE
+        slot = gl.arange(0, PAGE, gl.SliceLayout(0, SLOT))
+        last_page = (length - 1) // PAGE * PAGE
+        real = gl.minimum(start[:, None] + slot[None, :], length - 1) - gl.minimum(start, last_page)[:, None]
+        offset = (places.to(gl.int64) * stride_page)[:, None] + real * stride_slot
+        offset = gl.convert_layout(gl.reshape(offset, [TILE]), gl.SliceLayout(1, COPY), assert_trivial=True)
+    offset = gl.multiple_of(offset, 8)[:, None] + gl.arange(0, PAIRS, gl.SliceLayout(0, COPY))[None, :]
+    copy_async(k_tile, k_head + offset)
+    copy_async(v_tile, v_head + offset)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def _store_chunks(q_tiles, q, product: gl.constexpr, CHUNK: gl.constexpr):
+    """Store one product's part of Q, whose chunks are the last dimension."""
+    if CHUNK == 64:
+        a, b = gl.split(q)
+        q_tiles.index(product).store(gl.reshape(a, [64, CHUNK]))
+        q_tiles.index(2 + product).store(gl.reshape(b, [64, CHUNK]))
+    else:
+        a, b = gl.split(gl.reshape(q, [64, CHUNK // 2, 2, 2, 2]))
+        a0, a2 = gl.split(a)
+        b1, b3 = gl.split(b)
+        q_tiles.index(product).store(gl.reshape(a0, [64, CHUNK]))
+        q_tiles.index(2 + product).store(gl.reshape(b1, [64, CHUNK]))
+        q_tiles.index(4 + product).store(gl.reshape(a2, [64, CHUNK]))
+        q_tiles.index(6 + product).store(gl.reshape(b3, [64, CHUNK]))
+
+
+@gluon.jit(do_not_specialize=["batch", "kv_heads", "index_stride"])
+def hopper_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    partial_ptr,
+    partial_max_ptr,
+    partial_sum_ptr,
+    out_ptr,
+    done_ptr,  # int32 (items,): programs that have left a partial result, and that have read them; ends as 0
+    cu_seqlens_q_ptr,
+    lengths_ptr,
+    index_ptr,
+    draft_ptr,
+    k_descale_ptr,
+    v_descale_ptr,
+    logit_scale,
+    out_scale,
+    batch,
+    kv_heads,
+    index_stride,
+    q_stride_token,
+    q_stride_head,
+    stride_page,  # of K and of V, in elements
+    stride_slot,
+    stride_head,
+    out_stride_token,
+    out_stride_head,
+    GROUP: gl.constexpr,
+    TILE: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    MIN_TILES: gl.constexpr,
+    BATCH_BLOCK: gl.constexpr,
+    TOKENS: gl.constexpr,
+    STAGES: gl.constexpr,
+    SHARES: gl.constexpr,  # parts of an item's output, 0 to leave it to the other reduction
+):
+    """One piece of one item."""
+    QK_CHUNK: gl.constexpr = XQK
+    PV_CHUNK: gl.constexpr = XPV
+    EARLY: gl.constexpr = XEARLY
+    WARPS: gl.constexpr = TILE // 16
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 64, 16])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SCORES, 2)
+    # A warp copies a page, a thread 16 bytes of every second slot.
+    COPY: gl.constexpr = gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [2, 0], [4, 0], [8, 0]],
+        lane_bases=[[0, 8], [0, 16], [0, 32], [0, 64], [1, 0]],
+        warp_bases=[[16, 0], [32, 0]] if TILE == 64 else [[16, 0], [32, 0], [64, 0]],
+        block_bases=[],
+        shape=[TILE, 128],
+    )
+    # The same threads for (page, slot): a thread needs one page number.
+    SLOT: gl.constexpr = gl.DistributedLinearLayout(
+        reg_bases=[[0, 2], [0, 4], [0, 8]],
+        lane_bases=[[0, 0], [0, 0], [0, 0], [0, 0], [0, 1]],
+        warp_bases=[[1, 0], [2, 0]] if TILE == 64 else [[1, 0], [2, 0], [4, 0]],
+        block_bases=[],
+        shape=[TILE // 16, 16],
+    )
+    BATCH: gl.constexpr = gl.BlockedLayout([max(BATCH_BLOCK // (32 * WARPS), 1)], [32], [WARPS], [0])
+    # The bits of a head that say which chunk of QK it belongs to are a thread's own.
+    QUERY: gl.constexpr = gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [0, 64], [0, 128]] + ([[16, 0], [32, 0]] if TILE == 64 else [[32, 0]]),
+        lane_bases=[[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]],
+        warp_bases=[[4, 0], [8, 0]] if TILE == 64 else [[4, 0], [8, 0], [16, 0]],
+        block_bases=[],
+        shape=[64, 256],
+    )
+    RAW: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    ALL: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, WARPS], [1, 0])
+
+    program = gl.program_id(0)
+    b = gl.arange(0, BATCH_BLOCK, BATCH)
+    seq, head, piece, pieces, first, last, length = find_piece(
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TILE, PROGRAMS, MIN_TILES, BATCH_BLOCK, TOKENS
+    )
+    if first >= last:  # more programs than pieces
+        if SHARES:
+            _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head, GROUP, TOKENS, QUERY)
+        return
+    q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
+    q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
+    prefix = length - q_length
+    if TOKENS:
+        index_row = index_ptr + gl.load(lengths_ptr + seq).to(gl.int64)
+        draft_row = draft_ptr + q_start - prefix
+    else:
+        index_row = index_ptr + seq.to(gl.int64) * index_stride
+        draft_row = index_row
+
+    # The first tiles are on their way before Q is looked at.
+    k_tiles = gl.allocate_shared_memory(gl.int16, [STAGES, TILE, PAIRS], RAW)
+    v_tiles = gl.allocate_shared_memory(gl.int16, [STAGES, TILE, PAIRS], RAW)
+    k_head = (k_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
+    v_head = (v_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
+    page_pairs = stride_page // 2
+    slot_pairs = stride_slot // 2
+    for stage in gl.static_range(STAGES - 1):
+        places = _places(index_row, draft_row, first + stage, length, prefix, TILE, TOKENS, COPY, SLOT)
+        if first + stage < last:
+            _start_copy(
+                k_tiles.index(stage), v_tiles.index(stage), k_head, v_head, places, first + stage, length,
+                page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
+            )  # fmt: skip
+        else:
+            async_copy.commit_group()
+    places = _places(index_row, draft_row, first + STAGES - 1, length, prefix, TILE, TOKENS, COPY, SLOT)
+
+    scale = logit_scale * LOG2_E
+    if k_descale_ptr is not None:
+        scale *= gl.load(k_descale_ptr)
+    # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
+    power, inverse_power = power_of_two_near(gl.abs(scale))
+    fraction = gl.abs(scale) * inverse_power
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, QUERY))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, QUERY))
+    q_offset = (q_start + row // GROUP) * q_stride_token + (head * GROUP + row % GROUP) * q_stride_head
+    q_mask = (row // GROUP < q_length)[:, None]
+    q = gl.load(q_ptr + q_offset[:, None] + d[None, :], q_mask, 0.0).to(gl.float32)  # [ROWS, HEAD]
+    # A negative scale goes into Q too, so that a row's largest product has its largest logit.
+    q = q * gl.where(scale < 0, -1.0, 1.0)
+    # bf16 has fp32's range and fp16 has not: what a row's power has beyond 2^13 is left outside.
+    unit, inverse = power_of_two_near(gl.max(gl.abs(q), 1))  # [ROWS]
+    wanted = gl.minimum(unit * power, 2.0**126)
+    inside = gl.minimum(wanted, LARGEST_UNIT)
+    q = (q * inverse[:, None] * inside[:, None]).to(gl.float16)
+    outside = wanted / inside
+    outside = gl.where(wanted > 0, outside, 1.0)
+    wide = gl.max(outside, 0) > 1.0
+    units = gl.allocate_shared_memory(gl.float32, [ROWS], LINE, outside)
+    QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
+    Q_SHARED: gl.constexpr = gl.NVMMASharedLayout(QK_CHUNK * 2, 16, 2)
+    q_tiles = gl.allocate_shared_memory(gl.float16, [2 * QK_PARTS, ROWS, QK_CHUNK], Q_SHARED)
+    # (row, chunk, pair of pairs, which product, element) -> product and chunk last
+    q = gl.permute(gl.reshape(q, [ROWS, QK_PARTS, QK_CHUNK // 2, 2, 2]), [0, 2, 4, 1, 3])
+    q_first, q_second = gl.split(q)  # [ROWS, QK_CHUNK // 2, 2, QK_PARTS]
+    _store_chunks(q_tiles, q_first, 0, QK_CHUNK)
+    _store_chunks(q_tiles, q_second, 1, QK_CHUNK)
+    fence_async_shared()
+
+    p_tile = gl.allocate_shared_memory(gl.float16, [TILE, ROWS], gl.NVMMASharedLayout(128, 16, 2))
+    votes = gl.allocate_shared_memory(gl.int32, [WARPS * 32], LINE)
+    t = gl.arange(0, TILE, gl.SliceLayout(1, SCORES))
+    visible = prefix + gl.arange(0, ROWS, gl.SliceLayout(0, SCORES)) // GROUP  # last position a row may see
+    # In shared memory because registers are short; read once a tile.
+    tops = gl.allocate_shared_memory(gl.float32, [ROWS], LINE)
+    tops.store(gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(0, SCORES)))
+    norm = _row_sums(gl.zeros([TILE, ROWS], gl.float32, SCORES), WARPS)
+    even = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
+    odd = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
+    for tile in range(first, last):
+        now = (tile - first) % STAGES
+        async_copy.wait_group(STAGES - 2)
+        barrier()
+        ahead = tile + STAGES - 1
+        if ahead < last:
+            next_stage = (ahead - first) % STAGES
+            _start_copy(
+                k_tiles.index(next_stage), v_tiles.index(next_stage), k_head, v_head, places, ahead, length,
+                page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
+            )  # fmt: skip
+        else:
+            async_copy.commit_group()
+        places = _places(index_row, draft_row, ahead + 1, length, prefix, TILE, TOKENS, COPY, SLOT)
+
+        k_tile = k_tiles.index(now)
+        v_tile = v_tiles.index(now)
+        s = gl.zeros([TILE, ROWS], gl.float32, SCORES)
+        for part in gl.static_range(QK_PARTS):
+            k_even, k_odd = _converted(k_tile.slice(part * QK_CHUNK, QK_CHUNK, 1).load(LEFT))
+            s = warpgroup_mma(
+                k_even, q_tiles.index(2 * part).permute((1, 0)), s, use_acc=part > 0, is_async=True
+            )
+            s = warpgroup_mma(k_odd, q_tiles.index(2 * part + 1).permute((1, 0)), s, is_async=True)
+            if part > 0:
+                s, last_even, last_odd = warpgroup_mma_wait(2, [s, last_even, last_odd])
+            last_even = k_even
+            last_odd = k_odd
+        s, last_even, last_odd = warpgroup_mma_wait(0, [s, last_even, last_odd])
+        if wide:
+            s = s * units.load(gl.SliceLayout(0, SCORES))[None, :]
+        if (tile + 1) * TILE > prefix + 1:
+            s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
+        top = tops.load(gl.SliceLayout(0, SCORES))
+        x = s * fraction - top[None, :]
+        weight = gl.exp2(x)
+        votes.store(_any_in_warp(gl.max(_by_thread(x, WARPS), 1)))
+        p_tile.store(weight.to(gl.float16))
+        new_norm = norm + _row_sums(weight, WARPS)
+        fence_async_shared()
+        if EARLY:
+            first_v = v_tile.slice(0, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
+        barrier()
+        high = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(ALL), 0), 0)
+        if high > 0:
+            new_top = gl.maximum(top, gl.max(s, 0) * fraction)
+            # A row that has seen nothing yet has no largest logit to subtract.
+            new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
+            shrink = gl.exp2(top - new_top)
+            weight = gl.exp2(s * fraction - new_top[None, :])
+            NORM: gl.constexpr = norm.type.layout
+            norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
+            new_norm = norm * norm_shrink[None, None, :] + _row_sums(weight, WARPS)
+            even = even * shrink[None, :]
+            odd = odd * shrink[None, :]
+            tops.store(new_top)
+            p_tile.store(weight.to(gl.float16))
+            fence_async_shared()
+            barrier()
+        norm = new_norm
+        for part in gl.static_range(TILE // PV_CHUNK):
+            if EARLY and part == 0:
+                pairs = first_v
+            else:
+                pairs = v_tile.slice(part * PV_CHUNK, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
+            v_even, v_odd = _converted_apart(pairs)
+            p_part = p_tile.slice(part * PV_CHUNK, PV_CHUNK, 0)
+            even = warpgroup_mma(v_even, p_part, even, is_async=True)
+            odd = warpgroup_mma(v_odd, p_part, odd, is_async=True)
+            if part > 0:
+                even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
+            last_even = v_even
+            last_odd = v_odd
+        even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
+
+    total = gl.sum(gl.sum(norm, 0), 0)
+    total = gl.convert_layout(total, gl.SliceLayout(0, SCORES))
+    inverse = 1.0 / gl.where(total > 0, total, 1.0)
+    result = gl.join((even * inverse[None, :]).to(gl.float16), (odd * inverse[None, :]).to(gl.float16))
+    result = gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD])
+    PARTIAL: gl.constexpr = result.type.layout
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, PARTIAL))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
+    place = program.to(gl.int64) * ROWS
+    gl.store(partial_ptr + (place + row)[:, None] * HEAD + d[None, :], result)
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, SCORES))
+    top = tops.load(gl.SliceLayout(0, SCORES))
+    gl.store(partial_max_ptr + place + row, gl.where(total > 0, top, float("-inf")))
+    gl.store(partial_sum_ptr + place + row, total)
+    if SHARES:
+        _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head, GROUP, TOKENS, QUERY)
+        v_scale = out_scale
+        if v_descale_ptr is not None:
+            v_scale *= gl.load(v_descale_ptr)
+        # All programs are on the device at once, so each may wait for the others of its item and
+        # then sum up its share of the output.
+        done = done_ptr + seq * kv_heads + head
+        barrier()
+        arrived = gl.atomic_add(done, 1, sem="acq_rel") + 1
+        while arrived < pieces:
+            arrived = gl.atomic_add(done, 0, sem="acquire")
+        start = (program - piece).to(gl.int64) * ROWS
+        out_item = out_ptr + q_start * out_stride_token + head * GROUP * out_stride_head
+        for unit in range(piece, SHARES, pieces):
+            _reduce_unit(
+                out_item, partial_ptr + start * HEAD, partial_max_ptr + start, partial_sum_ptr + start,
+                unit, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES, WARPS,
+            )  # fmt: skip
+        if gl.atomic_add(done, 1, sem="acq_rel") + 1 == 2 * pieces:
+            gl.store(done, 0)  # the last to have read leaves the counter as it was found
+
+
+@gluon.jit
+def _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, item, stride_token, stride_head, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Write zeros for an item whose sequence has no KV: no program has a piece of it."""
+    if item < batch * kv_heads:
+        seq = item // kv_heads
+        if sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS) == 0:
+            q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
+            q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
+            row = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+            d = gl.arange(0, HEAD, gl.SliceLayout(0, LAYOUT))
+            offset = (q_start + row // GROUP) * stride_token + (item % kv_heads * GROUP + row % GROUP) * stride_head
+            zeros = gl.zeros([ROWS, HEAD], gl.bfloat16, LAYOUT)
+            gl.store(out_ptr + offset[:, None] + d[None, :], zeros, (row // GROUP < q_length)[:, None])
+
+
+@gluon.jit
+def _reduce_unit(
+    out_item,
+    partial,
+    partial_max,
+    partial_sum,
+    unit,
+    pieces,
+    q_length,
+    v_scale,
+    out_stride_token,
+    out_stride_head,
+    GROUP: gl.constexpr,
+    SHARES: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """One of the ``SHARES`` equal parts of an item's output, from its partial results."""
+    SIZE: gl.constexpr = ROWS * HEAD // SHARES
+    COLUMNS: gl.constexpr = SIZE if SIZE < HEAD else HEAD
+    BLOCK: gl.constexpr = SIZE // COLUMNS
+    CHUNK: gl.constexpr = 16384 // SIZE if SIZE > 64 else 128
+    LANES: gl.constexpr = COLUMNS // 8  # of one row
+    PART: gl.constexpr = gl.BlockedLayout([1, 1, 8], [32 // LANES, 1, LANES], [WARPS, 1, 1], [2, 1, 0])
+    row = unit // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
+    d = unit % (HEAD // COLUMNS) * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(0, PART)))
+    p = gl.arange(0, CHUNK, gl.SliceLayout(1, gl.SliceLayout(2, PART)))
+    top = gl.full([BLOCK], float("-inf"), gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
+    norm = gl.zeros([BLOCK], gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
+    acc = gl.zeros([BLOCK, COLUMNS], gl.float32, gl.SliceLayout(0, PART))
+    for offset in range(0, pieces, CHUNK):
+        real = (offset + p < pieces)[:, None]  # [CHUNK, 1]
+        place = (offset + p)[:, None] * ROWS + row[None, :]  # [CHUNK, BLOCK]
+        tops = gl.load(partial_max + place, real, float("-inf"), cache_modifier=".cg")
+        sums = gl.load(partial_sum + place, real, 0.0, cache_modifier=".cg")
+        column = gl.expand_dims(gl.expand_dims(d, 0), 0)
+        part = gl.load(
+            partial + gl.expand_dims(place, 2) * HEAD + column, gl.expand_dims(real, 2), 0.0, cache_modifier=".cg"
+        )  # [CHUNK, BLOCK, COLUMNS]
+        new_top = gl.maximum(top, gl.max(tops, 0))
+        anchor = gl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = gl.exp2(tops - anchor[None, :]) * sums
+        shrink = gl.exp2(top - anchor)
+        norm = norm * shrink + gl.sum(weight, 0)
+        wide_shrink = gl.convert_layout(shrink, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
+        acc = acc * wide_shrink[:, None] + gl.sum(part.to(gl.float32) * gl.expand_dims(weight, 2), 0)
+        top = new_top
+    # A padding row sees no key at all; it gets zeros, not 0 / 0.
+    factor = gl.convert_layout(v_scale / gl.where(norm > 0, norm, 1.0), gl.SliceLayout(1, gl.SliceLayout(0, PART)))
+    result = (acc * factor[:, None]).to(gl.bfloat16)
+    row = unit // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
+    place = (row // GROUP).to(gl.int64) * out_stride_token + row % GROUP * out_stride_head
+    gl.store(out_item + place[:, None] + d[None, :], result, (row // GROUP < q_length)[:, None])
