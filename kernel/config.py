@@ -154,7 +154,7 @@ def _reduction(items: int, programs: int) -> tuple[int, int, int]:
     if items * 32 <= programs:
         return 64, 1, 64
     if items * 8 <= programs:
-        return 16, 4, 128
+        return 16, 4, 256
     return 4, 8, 256
 
 

@@ -193,10 +193,9 @@ def hopper_kernel(
     k_ptr,
     v_ptr,
     partial_ptr,
-    partial_max_ptr,
-    partial_sum_ptr,
+    partial_lse_ptr,
     out_ptr,
-    done_ptr,  # int32 (items,): programs that have left a partial result, and that have read them; ends as 0
+    done_ptr,  # int32 (items,): programs of an item that have left a partial result; 0 before and after
     cu_seqlens_q_ptr,
     lengths_ptr,
     index_ptr,
@@ -221,7 +220,6 @@ def hopper_kernel(
     MIN_TILES: gl.constexpr,
     BATCH_BLOCK: gl.constexpr,
     TOKENS: gl.constexpr,
-    STAGES: gl.constexpr,
     SHARES: gl.constexpr,  # parts of an item's output, 0 to leave it to the other reduction
 ):
     """One piece of one item."""
@@ -247,7 +245,7 @@ def hopper_kernel(
         block_bases=[],
         shape=[TILE // 16, 16],
     )
-    BATCH: gl.constexpr = gl.BlockedLayout([max(BATCH_BLOCK // (32 * WARPS), 1)], [32], [WARPS], [0])
+    BATCH: gl.constexpr = gl.BlockedLayout([BATCH_BLOCK // 32], [32], [WARPS], [0])  # all of it in each warp
     # The bits of a head that say which chunk of QK it belongs to are a thread's own.
     QUERY: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [0, 4], [0, 64], [0, 128]] + ([[16, 0], [32, 0]] if TILE == 64 else [[32, 0]]),
@@ -256,6 +254,7 @@ def hopper_kernel(
         block_bases=[],
         shape=[64, 256],
     )
+    PARTIAL: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     RAW: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     ALL: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, WARPS], [1, 0])
@@ -267,7 +266,10 @@ def hopper_kernel(
     )
     if first >= last:  # more programs than pieces
         if SHARES:
-            _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head, GROUP, TOKENS, QUERY)
+            _zero_if_empty(
+                out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head,
+                GROUP, TOKENS, PARTIAL,
+            )  # fmt: skip
         return
     q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
     q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
@@ -278,45 +280,40 @@ def hopper_kernel(
     else:
         index_row = index_ptr + seq.to(gl.int64) * index_stride
         draft_row = index_row
+    places = _places(index_row, draft_row, first, length, prefix, TILE, TOKENS, COPY, SLOT)
 
-    # The first tiles are on their way before Q is looked at.
-    k_tiles = gl.allocate_shared_memory(gl.int16, [STAGES, TILE, PAIRS], RAW)
-    v_tiles = gl.allocate_shared_memory(gl.int16, [STAGES, TILE, PAIRS], RAW)
-    k_head = (k_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
-    v_head = (v_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
-    page_pairs = stride_page // 2
-    slot_pairs = stride_slot // 2
-    for stage in gl.static_range(STAGES - 1):
-        places = _places(index_row, draft_row, first + stage, length, prefix, TILE, TOKENS, COPY, SLOT)
-        if first + stage < last:
-            _start_copy(
-                k_tiles.index(stage), v_tiles.index(stage), k_head, v_head, places, first + stage, length,
-                page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
-            )  # fmt: skip
-        else:
-            async_copy.commit_group()
-    places = _places(index_row, draft_row, first + STAGES - 1, length, prefix, TILE, TOKENS, COPY, SLOT)
-
-    scale = logit_scale * LOG2_E
-    if k_descale_ptr is not None:
-        scale *= gl.load(k_descale_ptr)
-    # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
-    power, inverse_power = power_of_two_near(gl.abs(scale))
-    fraction = gl.abs(scale) * inverse_power
+    # All loads are on their way before one is waited for.
     row = gl.arange(0, ROWS, gl.SliceLayout(1, QUERY))
     d = gl.arange(0, HEAD, gl.SliceLayout(0, QUERY))
     q_offset = (q_start + row // GROUP) * q_stride_token + (head * GROUP + row % GROUP) * q_stride_head
     q_mask = (row // GROUP < q_length)[:, None]
-    q = gl.load(q_ptr + q_offset[:, None] + d[None, :], q_mask, 0.0).to(gl.float32)  # [ROWS, HEAD]
-    # A negative scale goes into Q too, so that a row's largest product has its largest logit.
-    q = q * gl.where(scale < 0, -1.0, 1.0)
+    q = gl.load(q_ptr + q_offset[:, None] + d[None, :], q_mask, 0.0)  # [ROWS, HEAD] bf16
+    scale = logit_scale * LOG2_E
+    if k_descale_ptr is not None:
+        scale *= gl.load(k_descale_ptr)
+    k_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
+    v_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
+    k_head = (k_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
+    v_head = (v_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
+    page_pairs = stride_page // 2
+    slot_pairs = stride_slot // 2
+    _start_copy(
+        k_tiles.index(0), v_tiles.index(0), k_head, v_head, places, first, length,
+        page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
+    )  # fmt: skip
+    places = _places(index_row, draft_row, first + 1, length, prefix, TILE, TOKENS, COPY, SLOT)
+
+    # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
+    power, inverse_power = power_of_two_near(gl.abs(scale))
+    fraction = gl.abs(scale) * inverse_power
+    q = q.to(gl.float32)
     # bf16 has fp32's range and fp16 has not: what a row's power has beyond 2^13 is left outside.
     unit, inverse = power_of_two_near(gl.max(gl.abs(q), 1))  # [ROWS]
     wanted = gl.minimum(unit * power, 2.0**126)
     inside = gl.minimum(wanted, LARGEST_UNIT)
-    q = (q * inverse[:, None] * inside[:, None]).to(gl.float16)
-    outside = wanted / inside
-    outside = gl.where(wanted > 0, outside, 1.0)
+    # A negative scale goes into Q too, so that a row's largest product has its largest logit.
+    q = (q * (inverse * inside * gl.where(scale < 0, -1.0, 1.0))[:, None]).to(gl.float16)
+    outside = gl.where(wanted > LARGEST_UNIT, wanted / LARGEST_UNIT, 1.0)
     wide = gl.max(outside, 0) > 1.0
     units = gl.allocate_shared_memory(gl.float32, [ROWS], LINE, outside)
     QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
@@ -340,19 +337,15 @@ def hopper_kernel(
     even = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
     odd = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
     for tile in range(first, last):
-        now = (tile - first) % STAGES
-        async_copy.wait_group(STAGES - 2)
+        now = (tile - first) % 2
+        async_copy.wait_group(0)
         barrier()
-        ahead = tile + STAGES - 1
-        if ahead < last:
-            next_stage = (ahead - first) % STAGES
+        if tile + 1 < last:
             _start_copy(
-                k_tiles.index(next_stage), v_tiles.index(next_stage), k_head, v_head, places, ahead, length,
+                k_tiles.index(1 - now), v_tiles.index(1 - now), k_head, v_head, places, tile + 1, length,
                 page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
             )  # fmt: skip
-        else:
-            async_copy.commit_group()
-        places = _places(index_row, draft_row, ahead + 1, length, prefix, TILE, TOKENS, COPY, SLOT)
+        places = _places(index_row, draft_row, tile + 2, length, prefix, TILE, TOKENS, COPY, SLOT)
 
         k_tile = k_tiles.index(now)
         v_tile = v_tiles.index(now)
@@ -374,10 +367,9 @@ def hopper_kernel(
             s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
         top = tops.load(gl.SliceLayout(0, SCORES))
         x = s * fraction - top[None, :]
-        weight = gl.exp2(x)
+        weight = gl.exp2(x).to(gl.float16)
         votes.store(_any_in_warp(gl.max(_by_thread(x, WARPS), 1)))
-        p_tile.store(weight.to(gl.float16))
-        new_norm = norm + _row_sums(weight, WARPS)
+        p_tile.store(weight)
         fence_async_shared()
         if EARLY:
             first_v = v_tile.slice(0, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
@@ -388,17 +380,16 @@ def hopper_kernel(
             # A row that has seen nothing yet has no largest logit to subtract.
             new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
             shrink = gl.exp2(top - new_top)
-            weight = gl.exp2(s * fraction - new_top[None, :])
+            weight = gl.exp2(s * fraction - new_top[None, :]).to(gl.float16)
             NORM: gl.constexpr = norm.type.layout
             norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
-            new_norm = norm * norm_shrink[None, None, :] + _row_sums(weight, WARPS)
+            norm = norm * norm_shrink[None, None, :]
             even = even * shrink[None, :]
             odd = odd * shrink[None, :]
             tops.store(new_top)
-            p_tile.store(weight.to(gl.float16))
+            p_tile.store(weight)
             fence_async_shared()
             barrier()
-        norm = new_norm
         for part in gl.static_range(TILE // PV_CHUNK):
             if EARLY and part == 0:
                 pairs = first_v
@@ -412,47 +403,87 @@ def hopper_kernel(
                 even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
             last_even = v_even
             last_odd = v_odd
+        norm += _row_sums(weight.to(gl.float32), WARPS)
         even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
 
     total = gl.sum(gl.sum(norm, 0), 0)
     total = gl.convert_layout(total, gl.SliceLayout(0, SCORES))
     inverse = 1.0 / gl.where(total > 0, total, 1.0)
     result = gl.join((even * inverse[None, :]).to(gl.float16), (odd * inverse[None, :]).to(gl.float16))
-    result = gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD])
-    PARTIAL: gl.constexpr = result.type.layout
+    # Through shared memory, so that a thread writes 16 bytes at a time.
+    result = gl.convert_layout(gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD]), PARTIAL)
     row = gl.arange(0, ROWS, gl.SliceLayout(1, PARTIAL))
     d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
     place = program.to(gl.int64) * ROWS
     gl.store(partial_ptr + (place + row)[:, None] * HEAD + d[None, :], result)
     row = gl.arange(0, ROWS, gl.SliceLayout(0, SCORES))
-    top = tops.load(gl.SliceLayout(0, SCORES))
-    gl.store(partial_max_ptr + place + row, gl.where(total > 0, top, float("-inf")))
-    gl.store(partial_sum_ptr + place + row, total)
+    gl.store(partial_lse_ptr + place + row, tops.load(gl.SliceLayout(0, SCORES)) + gl.log2(total))
     if SHARES:
-        _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head, GROUP, TOKENS, QUERY)
-        v_scale = out_scale
-        if v_descale_ptr is not None:
-            v_scale *= gl.load(v_descale_ptr)
         # All programs are on the device at once, so each may wait for the others of its item and
         # then sum up its share of the output.
         done = done_ptr + seq * kv_heads + head
-        barrier()
-        arrived = gl.atomic_add(done, 1, sem="acq_rel") + 1
-        while arrived < pieces:
-            arrived = gl.atomic_add(done, 0, sem="acquire")
+        missing = _arrive(done, pieces)
+        _zero_if_empty(
+            out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head,
+            GROUP, TOKENS, PARTIAL,
+        )  # fmt: skip
+        v_scale = out_scale
+        if v_descale_ptr is not None:
+            v_scale *= gl.load(v_descale_ptr)
+        _wait(done, missing)
         start = (program - piece).to(gl.int64) * ROWS
         out_item = out_ptr + q_start * out_stride_token + head * GROUP * out_stride_head
-        for unit in range(piece, SHARES, pieces):
-            _reduce_unit(
-                out_item, partial_ptr + start * HEAD, partial_max_ptr + start, partial_sum_ptr + start,
-                unit, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES, WARPS,
+        for share in range(piece, SHARES, pieces):
+            _reduce_share(
+                out_item, partial_ptr + start * HEAD, partial_lse_ptr + start,
+                share, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES, WARPS,
             )  # fmt: skip
-        if gl.atomic_add(done, 1, sem="acq_rel") + 1 == 2 * pieces:
-            gl.store(done, 0)  # the last to have read leaves the counter as it was found
 
 
 @gluon.jit
-def _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, item, stride_token, stride_head, GROUP: gl.constexpr, TOKENS: gl.constexpr, LAYOUT: gl.constexpr):
+def _arrive(done, pieces):
+    """Count this program as one that has left its partial result; 0 if it is the last of its item."""
+    barrier()
+    missing = pieces - 1 - gl.atomic_add(done, 1, sem="acq_rel")
+    if missing == 0:
+        gl.atomic_xchg(done, 0, sem="release")  # the counter is left as it was found
+    return missing
+
+
+@gluon.jit
+def _wait(done, missing):
+    """Wait for the last program of the item, which sets the counter to 0; see what all of them wrote."""
+    # A relaxed load and a pause: an acquire each time would throw out the L1 that another program on
+    # this SM is using.
+    while missing != 0:
+        missing = gl.inline_asm_elementwise(
+            "nanosleep.u32 100; ld.relaxed.gpu.global.b32 $0, [$1];",
+            "=r,l",
+            [done],
+            dtype=gl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [done], dtype=gl.int32, is_pure=False, pack=1
+    )
+    barrier()
+
+
+@gluon.jit
+def _zero_if_empty(
+    out_ptr,
+    cu_seqlens_q_ptr,
+    lengths_ptr,
+    batch,
+    kv_heads,
+    item,
+    stride_token,
+    stride_head,
+    GROUP: gl.constexpr,
+    TOKENS: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
     """Write zeros for an item whose sequence has no KV: no program has a piece of it."""
     if item < batch * kv_heads:
         seq = item // kv_heads
@@ -467,12 +498,11 @@ def _zero_if_empty(out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, item
 
 
 @gluon.jit
-def _reduce_unit(
+def _reduce_share(
     out_item,
     partial,
-    partial_max,
-    partial_sum,
-    unit,
+    partial_lse,
+    share,
     pieces,
     q_length,
     v_scale,
@@ -486,11 +516,14 @@ def _reduce_unit(
     SIZE: gl.constexpr = ROWS * HEAD // SHARES
     COLUMNS: gl.constexpr = SIZE if SIZE < HEAD else HEAD
     BLOCK: gl.constexpr = SIZE // COLUMNS
-    CHUNK: gl.constexpr = 16384 // SIZE if SIZE > 64 else 128
+    CHUNK: gl.constexpr = WARPS * 4096 // SIZE if SIZE > 64 else 128
     LANES: gl.constexpr = COLUMNS // 8  # of one row
-    PART: gl.constexpr = gl.BlockedLayout([1, 1, 8], [32 // LANES, 1, LANES], [WARPS, 1, 1], [2, 1, 0])
-    row = unit // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
-    d = unit % (HEAD // COLUMNS) * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(0, PART)))
+    # Pieces lie in registers, and only where there are too few rows also in lanes and warps.
+    PART: gl.constexpr = gl.BlockedLayout(
+        [1, 1, 8], [32 // LANES, 1, LANES], [1, WARPS, 1] if BLOCK >= WARPS else [WARPS, 1, 1], [2, 1, 0]
+    )
+    row = share // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
+    d = share % (HEAD // COLUMNS) * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(0, PART)))
     p = gl.arange(0, CHUNK, gl.SliceLayout(1, gl.SliceLayout(2, PART)))
     top = gl.full([BLOCK], float("-inf"), gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
     norm = gl.zeros([BLOCK], gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
@@ -498,15 +531,15 @@ def _reduce_unit(
     for offset in range(0, pieces, CHUNK):
         real = (offset + p < pieces)[:, None]  # [CHUNK, 1]
         place = (offset + p)[:, None] * ROWS + row[None, :]  # [CHUNK, BLOCK]
-        tops = gl.load(partial_max + place, real, float("-inf"), cache_modifier=".cg")
-        sums = gl.load(partial_sum + place, real, 0.0, cache_modifier=".cg")
+        # From L2: another SM wrote them.
+        lse = gl.load(partial_lse + place, real, float("-inf"), cache_modifier=".cg")
         column = gl.expand_dims(gl.expand_dims(d, 0), 0)
         part = gl.load(
             partial + gl.expand_dims(place, 2) * HEAD + column, gl.expand_dims(real, 2), 0.0, cache_modifier=".cg"
         )  # [CHUNK, BLOCK, COLUMNS]
-        new_top = gl.maximum(top, gl.max(tops, 0))
+        new_top = gl.maximum(top, gl.max(lse, 0))
         anchor = gl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = gl.exp2(tops - anchor[None, :]) * sums
+        weight = gl.exp2(lse - anchor[None, :])
         shrink = gl.exp2(top - anchor)
         norm = norm * shrink + gl.sum(weight, 0)
         wide_shrink = gl.convert_layout(shrink, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
@@ -515,6 +548,6 @@ def _reduce_unit(
     # A padding row sees no key at all; it gets zeros, not 0 / 0.
     factor = gl.convert_layout(v_scale / gl.where(norm > 0, norm, 1.0), gl.SliceLayout(1, gl.SliceLayout(0, PART)))
     result = (acc * factor[:, None]).to(gl.bfloat16)
-    row = unit // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
+    row = share // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
     place = (row // GROUP).to(gl.int64) * out_stride_token + row % GROUP * out_stride_head
     gl.store(out_item + place[:, None] + d[None, :], result, (row // GROUP < q_length)[:, None])

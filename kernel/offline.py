@@ -38,6 +38,7 @@ POINTERS = {
     "partial_ptr": "*fp16",
     "partial_max_ptr": "*fp32",
     "partial_sum_ptr": "*fp32",
+    "partial_lse_ptr": "*fp32",
     "cu_seqlens_q_ptr": "*i32",
     "lengths_ptr": "*i32",
     "seqused_k_ptr": "*i32",
@@ -170,7 +171,7 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
 
 def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the Gluon kernel, as :mod:`kernel.ops` passes them."""
-    values = _shared_values(config, tokens) | {"STAGES": config.num_stages, "SHARES": config.shares}
+    values = _shared_values(config, tokens) | {"SHARES": config.shares}
     if not tokens:
         values["draft_ptr"] = None
     if not config.shares:

@@ -245,15 +245,11 @@ def generic_attention(
     return out
 
 
-def scratch(
-    launched: int, rows: int, head: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Partial results (launched, rows, head) in fp16, their maxima and sums in fp32, all unset."""
-    shape = (launched, rows)
+def scratch(launched: int, rows: int, head: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Partial results (launched, rows, head) in fp16 and log2 of their weights in fp32, both unset."""
     return (
-        torch.empty((*shape, head), dtype=torch.float16, device=device),
-        torch.empty(shape, dtype=torch.float32, device=device),
-        torch.empty(shape, dtype=torch.float32, device=device),
+        torch.empty((launched, rows, head), dtype=torch.float16, device=device),
+        torch.empty((launched, rows), dtype=torch.float32, device=device),
     )
 
 
@@ -289,7 +285,7 @@ def _run(
     kv_heads, head = k.shape[2], q.shape[2]
     batch = cu_seqlens_q.shape[0] - 1
     launched = launched_programs(config, batch, kv_heads)
-    partial, tops, sums = scratch(launched, config.rows, head, q.device)
+    partial, lse = scratch(launched, config.rows, head, q.device)
     k_number, k_tensor = split_descale(k_descale)
     v_number, v_tensor = split_descale(v_descale)
     shared = {
@@ -306,8 +302,7 @@ def _run(
             k,
             v,
             partial,
-            tops,
-            sums,
+            lse,
             out,
             _counters(q.device) if config.shares else None,
             cu_seqlens_q,
@@ -324,7 +319,6 @@ def _run(
             *q.stride()[:2],
             *k.stride()[:3],
             *out.stride()[:2],
-            STAGES=config.num_stages,
             SHARES=config.shares,
             **shared,
             num_warps=config.num_warps,
@@ -337,8 +331,7 @@ def _run(
             k,
             v,
             partial,
-            tops,
-            sums,
+            lse,
             cu_seqlens_q,
             lengths,
             index,
@@ -368,8 +361,7 @@ def _run(
     _launch(reduce_kernel, reduce_grid)(
         out,
         partial,
-        tops,
-        sums,
+        lse,
         cu_seqlens_q,
         lengths,
         v_tensor,

@@ -113,8 +113,7 @@ def verify_kernel(
     k_ptr,
     v_ptr,
     partial_ptr,  # fp16 (launched programs, ROWS, HEAD): means of V, weighted by exp2(s - max)
-    partial_max_ptr,  # fp32 (launched programs, ROWS)
-    partial_sum_ptr,  # fp32 (launched programs, ROWS): sums of exp2(s - max)
+    partial_lse_ptr,  # fp32 (launched programs, ROWS): log2 of the sums of exp2(s)
     cu_seqlens_q_ptr,
     lengths_ptr,  # paged: KV lengths; tokens: offsets into index_ptr
     index_ptr,  # paged: block table; tokens: slots of the prefixes
@@ -225,16 +224,14 @@ def verify_kernel(
     # Divided by its sum a partial result is a mean of V and fits fp16: half the traffic of fp32.
     acc = acc * (1.0 / tl.where(norm > 0, norm, 1.0))[:, None]
     tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], acc.to(tl.float16))
-    tl.store(partial_max_ptr + place, top)
-    tl.store(partial_sum_ptr + place, norm)
+    tl.store(partial_lse_ptr + place, top + tl.math.log2(norm))
 
 
 @triton.jit(do_not_specialize=["batch", "kv_heads", "rows"])
 def reduce_kernel(
     out_ptr,
     partial_ptr,
-    partial_max_ptr,
-    partial_sum_ptr,
+    partial_lse_ptr,
     cu_seqlens_q_ptr,
     lengths_ptr,
     v_descale_ptr,
@@ -285,22 +282,22 @@ def reduce_kernel(
     norm = tl.zeros([BLOCK], tl.float32)  # [BLOCK]
     acc = tl.zeros([BLOCK, COLUMNS], tl.float32)  # [BLOCK, COLUMNS]
     for offset in range(0, seq_pieces, CHUNK):
+        # Rows first: the compiler then gives each warp rows of its own, and pieces add up in registers.
         p = offset + tl.arange(0, CHUNK)  # [CHUNK] pieces
-        real = (p < seq_pieces)[:, None]
-        place = (start + p).to(tl.int64)[:, None] * rows + row[None, :]  # [CHUNK, BLOCK]
-        tops = tl.load(partial_max_ptr + place, mask=real, other=float("-inf"))  # [CHUNK, BLOCK]
-        sums = tl.load(partial_sum_ptr + place, mask=real, other=0.0)  # [CHUNK, BLOCK]
+        real = (p < seq_pieces)[None, :]
+        place = (start + p).to(tl.int64)[None, :] * rows + row[:, None]  # [BLOCK, CHUNK]
+        lse = tl.load(partial_lse_ptr + place, mask=real, other=float("-inf"))  # [BLOCK, CHUNK]
         part = tl.load(
             partial_ptr + place[:, :, None] * HEAD + d[None, None, :],
             mask=real[:, :, None],
             other=0.0,
-        )  # [CHUNK, BLOCK, COLUMNS]
-        new_top = tl.maximum(top, tl.max(tops, 0))  # [BLOCK]
+        )  # [BLOCK, CHUNK, COLUMNS]
+        new_top = tl.maximum(top, tl.max(lse, 1))  # [BLOCK]
         anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.math.exp2(tops - anchor[None, :]) * sums  # [CHUNK, BLOCK]
+        weight = tl.math.exp2(lse - anchor[:, None])  # [BLOCK, CHUNK]
         shrink = tl.math.exp2(top - anchor)  # [BLOCK]
-        norm = norm * shrink + tl.sum(weight, 0)
-        acc = acc * shrink[:, None] + tl.sum(part.to(tl.float32) * weight[:, :, None], 0)
+        norm = norm * shrink + tl.sum(weight, 1)
+        acc = acc * shrink[:, None] + tl.sum(part.to(tl.float32) * weight[:, :, None], 1)
         top = new_top
     v_scale = out_scale
     if v_descale_ptr is not None:
