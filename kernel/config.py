@@ -146,7 +146,7 @@ def _select_gluon(case: AttentionCase, arch: Arch) -> LaunchConfig:
     if launched_programs(config, case.batch, case.kv_heads) > programs:
         return config
     pieces = programs // items
-    return replace(config, shares=next(n for n in (256, 64, 16, 4) if pieces >= n or n == 4))
+    return replace(config, shares=next(n for n in (128, 64, 16, 4) if pieces >= n or n == 4))
 
 
 def _reduction(items: int, programs: int) -> tuple[int, int, int]:
@@ -173,21 +173,25 @@ def select_generic(case: AttentionCase, arch: Arch) -> GenericConfig:
     return GenericConfig(segments=segments, reduce_warps=max(2, segments // 16))
 
 
-def split_slots(config: LaunchConfig, batch: int, kv_heads: int) -> int:
-    """Pieces that the work would be cut into if no item ended within one.
+def launched_programs(config: LaunchConfig, batch: int, kv_heads: int) -> int:
+    """The launch grid: whole waves of programs, and more programs than items.
 
-    Every item can add one more, its last; taking the items off beforehand keeps all pieces within
-    whole waves of ``programs``.  A second wave is taken once that would leave less than half of
-    the first.  The kernel computes the same.
+    A second wave is taken once the items would leave less than half of the first for cuts.
     """
     items = batch * kv_heads
     waves = -(-(items + config.programs // 2) // config.programs)
-    return max(waves * config.programs - items, 1)
+    return max(waves * config.programs, items + 1)
 
 
-def launched_programs(config: LaunchConfig, batch: int, kv_heads: int) -> int:
-    """Most pieces there can be, whatever the lengths: the launch grid."""
-    return split_slots(config, batch, kv_heads) + batch * kv_heads
+def split(config: LaunchConfig, batch: int, kv_heads: int) -> tuple[int, int]:
+    """Two bounds on the cut: ``total tiles / slots`` and ``longest item / even_pieces`` tiles a piece.
+
+    Every item can add one piece, its last; taking the items off the programs beforehand keeps the
+    pieces within the launch.  Items of equal length are cut alike, with no such loss.
+    """
+    launched = launched_programs(config, batch, kv_heads)
+    items = batch * kv_heads
+    return launched - items, launched // items
 
 
 def next_power_of_two(value: int) -> int:

@@ -171,23 +171,14 @@ def _start_copy(
 
 
 @gluon.jit
-def _store_chunks(q_tiles, q, product: gl.constexpr, CHUNK: gl.constexpr):
-    """Store one product's part of Q, whose chunks are the last dimension."""
-    if CHUNK == 64:
-        a, b = gl.split(q)
-        q_tiles.index(product).store(gl.reshape(a, [64, CHUNK]))
-        q_tiles.index(2 + product).store(gl.reshape(b, [64, CHUNK]))
-    else:
-        a, b = gl.split(gl.reshape(q, [64, CHUNK // 2, 2, 2, 2]))
-        a0, a2 = gl.split(a)
-        b1, b3 = gl.split(b)
-        q_tiles.index(product).store(gl.reshape(a0, [64, CHUNK]))
-        q_tiles.index(2 + product).store(gl.reshape(b1, [64, CHUNK]))
-        q_tiles.index(4 + product).store(gl.reshape(a2, [64, CHUNK]))
-        q_tiles.index(6 + product).store(gl.reshape(b3, [64, CHUNK]))
+def _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, item, TOKENS: gl.constexpr):
+    """1 if ``item`` exists and its sequence has no KV, so that no program has a piece of it."""
+    lengths = sequence_length(cu_seqlens_q_ptr, lengths_ptr, b, b < batch, TOKENS)
+    mine = (b * kv_heads <= item) & (item < (b + 1) * kv_heads) & (b < batch)
+    return gl.sum((mine & (lengths <= 0)).to(gl.int32), 0)
 
 
-@gluon.jit(do_not_specialize=["batch", "kv_heads", "index_stride"])
+@gluon.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "index_stride"])
 def hopper_kernel(
     q_ptr,
     k_ptr,
@@ -206,6 +197,8 @@ def hopper_kernel(
     out_scale,
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     index_stride,
     q_stride_token,
     q_stride_head,
@@ -216,7 +209,6 @@ def hopper_kernel(
     out_stride_head,
     GROUP: gl.constexpr,
     TILE: gl.constexpr,
-    PROGRAMS: gl.constexpr,
     MIN_TILES: gl.constexpr,
     BATCH_BLOCK: gl.constexpr,
     TOKENS: gl.constexpr,
@@ -246,14 +238,8 @@ def hopper_kernel(
         shape=[TILE // 16, 16],
     )
     BATCH: gl.constexpr = gl.BlockedLayout([BATCH_BLOCK // 32], [32], [WARPS], [0])  # all of it in each warp
-    # The bits of a head that say which chunk of QK it belongs to are a thread's own.
-    QUERY: gl.constexpr = gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], [0, 4], [0, 64], [0, 128]] + ([[16, 0], [32, 0]] if TILE == 64 else [[32, 0]]),
-        lane_bases=[[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]],
-        warp_bases=[[4, 0], [8, 0]] if TILE == 64 else [[4, 0], [8, 0], [16, 0]],
-        block_bases=[],
-        shape=[64, 256],
-    )
+    QUERY: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
+    LINE_BY_THREAD: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     PARTIAL: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
     RAW: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -262,15 +248,17 @@ def hopper_kernel(
     program = gl.program_id(0)
     b = gl.arange(0, BATCH_BLOCK, BATCH)
     seq, head, piece, pieces, first, last, length = find_piece(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TILE, PROGRAMS, MIN_TILES, BATCH_BLOCK, TOKENS
-    )
-    if first >= last:  # more programs than pieces
-        if SHARES:
-            _zero_if_empty(
-                out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head,
-                GROUP, TOKENS, PARTIAL,
-            )  # fmt: skip
-        return
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, program,
+        TILE, MIN_TILES, BATCH_BLOCK, TOKENS,
+    )  # fmt: skip
+    if SHARES:
+        vacant = _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TOKENS)
+        if vacant > 0:
+            _write_zeros(
+                out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP, PARTIAL
+            )
+    if first >= last:
+        return  # more programs than pieces
     q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
     q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
     prefix = length - q_length
@@ -281,16 +269,11 @@ def hopper_kernel(
         index_row = index_ptr + seq.to(gl.int64) * index_stride
         draft_row = index_row
     places = _places(index_row, draft_row, first, length, prefix, TILE, TOKENS, COPY, SLOT)
-
-    # All loads are on their way before one is waited for.
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, QUERY))
-    d = gl.arange(0, HEAD, gl.SliceLayout(0, QUERY))
-    q_offset = (q_start + row // GROUP) * q_stride_token + (head * GROUP + row % GROUP) * q_stride_head
-    q_mask = (row // GROUP < q_length)[:, None]
-    q = gl.load(q_ptr + q_offset[:, None] + d[None, :], q_mask, 0.0)  # [ROWS, HEAD] bf16
     scale = logit_scale * LOG2_E
     if k_descale_ptr is not None:
         scale *= gl.load(k_descale_ptr)
+
+    # KV is on its way before Q is looked at.
     k_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
     v_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
     k_head = (k_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
@@ -303,6 +286,13 @@ def hopper_kernel(
     )  # fmt: skip
     places = _places(index_row, draft_row, first + 1, length, prefix, TILE, TOKENS, COPY, SLOT)
 
+    # Rows past the last query token repeat it; nothing reads what comes of them.
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, QUERY))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, QUERY))
+    token = gl.minimum(row // GROUP, gl.maximum(q_length, 1) - 1)
+    q_offset = (gl.where(q_length > 0, q_start, 0) + token) * q_stride_token
+    q_offset += (head * GROUP + row % GROUP) * q_stride_head
+    q = gl.load(q_ptr + q_offset[:, None] + d[None, :])  # [ROWS, HEAD] bf16
     # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
     power, inverse_power = power_of_two_near(gl.abs(scale))
     fraction = gl.abs(scale) * inverse_power
@@ -316,14 +306,13 @@ def hopper_kernel(
     outside = gl.where(wanted > LARGEST_UNIT, wanted / LARGEST_UNIT, 1.0)
     wide = gl.max(outside, 0) > 1.0
     units = gl.allocate_shared_memory(gl.float32, [ROWS], LINE, outside)
+    # Chunk by chunk, for each first what meets even 16-bit columns of K, then the rest.
     QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
-    Q_SHARED: gl.constexpr = gl.NVMMASharedLayout(QK_CHUNK * 2, 16, 2)
-    q_tiles = gl.allocate_shared_memory(gl.float16, [2 * QK_PARTS, ROWS, QK_CHUNK], Q_SHARED)
-    # (row, chunk, pair of pairs, which product, element) -> product and chunk last
-    q = gl.permute(gl.reshape(q, [ROWS, QK_PARTS, QK_CHUNK // 2, 2, 2]), [0, 2, 4, 1, 3])
-    q_first, q_second = gl.split(q)  # [ROWS, QK_CHUNK // 2, 2, QK_PARTS]
-    _store_chunks(q_tiles, q_first, 0, QK_CHUNK)
-    _store_chunks(q_tiles, q_second, 1, QK_CHUNK)
+    q = gl.permute(gl.reshape(q, [ROWS, QK_PARTS, QK_CHUNK // 2, 2, 2]), [1, 3, 0, 2, 4])
+    q_tiles = gl.allocate_shared_memory(
+        gl.float16, [2 * QK_PARTS * ROWS, QK_CHUNK], gl.NVMMASharedLayout(QK_CHUNK * 2, 16, 2)
+    )
+    q_tiles.store(gl.reshape(q, [2 * QK_PARTS * ROWS, QK_CHUNK]))
     fence_async_shared()
 
     p_tile = gl.allocate_shared_memory(gl.float16, [TILE, ROWS], gl.NVMMASharedLayout(128, 16, 2))
@@ -352,10 +341,10 @@ def hopper_kernel(
         s = gl.zeros([TILE, ROWS], gl.float32, SCORES)
         for part in gl.static_range(QK_PARTS):
             k_even, k_odd = _converted(k_tile.slice(part * QK_CHUNK, QK_CHUNK, 1).load(LEFT))
-            s = warpgroup_mma(
-                k_even, q_tiles.index(2 * part).permute((1, 0)), s, use_acc=part > 0, is_async=True
-            )
-            s = warpgroup_mma(k_odd, q_tiles.index(2 * part + 1).permute((1, 0)), s, is_async=True)
+            q_even = q_tiles.slice(2 * part * ROWS, ROWS, 0).permute((1, 0))
+            q_odd = q_tiles.slice((2 * part + 1) * ROWS, ROWS, 0).permute((1, 0))
+            s = warpgroup_mma(k_even, q_even, s, use_acc=part > 0, is_async=True)
+            s = warpgroup_mma(k_odd, q_odd, s, is_async=True)
             if part > 0:
                 s, last_even, last_odd = warpgroup_mma_wait(2, [s, last_even, last_odd])
             last_even = k_even
@@ -365,31 +354,34 @@ def hopper_kernel(
             s = s * units.load(gl.SliceLayout(0, SCORES))[None, :]
         if (tile + 1) * TILE > prefix + 1:
             s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
-        top = tops.load(gl.SliceLayout(0, SCORES))
-        x = s * fraction - top[None, :]
-        weight = gl.exp2(x).to(gl.float16)
-        votes.store(_any_in_warp(gl.max(_by_thread(x, WARPS), 1)))
-        p_tile.store(weight)
-        fence_async_shared()
         if EARLY:
             first_v = v_tile.slice(0, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
-        barrier()
-        high = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(ALL), 0), 0)
-        if high > 0:
-            new_top = gl.maximum(top, gl.max(s, 0) * fraction)
-            # A row that has seen nothing yet has no largest logit to subtract.
-            new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
-            shrink = gl.exp2(top - new_top)
-            weight = gl.exp2(s * fraction - new_top[None, :]).to(gl.float16)
-            NORM: gl.constexpr = norm.type.layout
-            norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
-            norm = norm * norm_shrink[None, None, :]
-            even = even * shrink[None, :]
-            odd = odd * shrink[None, :]
-            tops.store(new_top)
+        weight = gl.zeros([TILE, ROWS], gl.float16, SCORES)
+        stale = tile == first
+        pending = 1
+        while pending > 0:
+            if stale:
+                top = tops.load(gl.SliceLayout(0, SCORES))
+                new_top = gl.maximum(top, gl.max(s, 0) * fraction)
+                # A row that has seen nothing yet has no largest logit to subtract.
+                new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
+                if tile > first:
+                    shrink = gl.exp2(top - new_top)
+                    NORM: gl.constexpr = norm.type.layout
+                    norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
+                    norm = norm * norm_shrink[None, None, :]
+                    even = even * shrink[None, :]
+                    odd = odd * shrink[None, :]
+                tops.store(new_top)
+            x = s * fraction - tops.load(gl.SliceLayout(0, SCORES))[None, :]
+            weight = gl.exp2(x).to(gl.float16)
+            votes.store(_any_in_warp(gl.max(_by_thread(x, WARPS), 1)))
             p_tile.store(weight)
             fence_async_shared()
             barrier()
+            # A logit that exceeds its row's reference by too much: once more with the true maximum.
+            pending = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(ALL), 0), 0)
+            stale = True
         for part in gl.static_range(TILE // PV_CHUNK):
             if EARLY and part == 0:
                 pairs = first_v
@@ -406,95 +398,86 @@ def hopper_kernel(
         norm += _row_sums(weight.to(gl.float32), WARPS)
         even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
 
-    total = gl.sum(gl.sum(norm, 0), 0)
-    total = gl.convert_layout(total, gl.SliceLayout(0, SCORES))
-    inverse = 1.0 / gl.where(total > 0, total, 1.0)
+    # One row a thread pair: few logarithms and divisions.
+    SUMS: gl.constexpr = gl.BlockedLayout([WARPS * 4, 1], [2, 16], [1, WARPS], [0, 1])
+    total = gl.sum(gl.convert_layout(gl.reshape(norm, [WARPS * 8, ROWS]), SUMS), 0)
+    place = program.to(gl.int64) * ROWS
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, SUMS))
+    gl.store(partial_lse_ptr + place + row, tops.load(gl.SliceLayout(0, SUMS)) + gl.log2(total))
+    tops.store(1.0 / gl.where(total > 0, total, 1.0))
+    inverse = tops.load(gl.SliceLayout(0, SCORES))
     result = gl.join((even * inverse[None, :]).to(gl.float16), (odd * inverse[None, :]).to(gl.float16))
     # Through shared memory, so that a thread writes 16 bytes at a time.
     result = gl.convert_layout(gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD]), PARTIAL)
     row = gl.arange(0, ROWS, gl.SliceLayout(1, PARTIAL))
     d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
-    place = program.to(gl.int64) * ROWS
     gl.store(partial_ptr + (place + row)[:, None] * HEAD + d[None, :], result)
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, SCORES))
-    gl.store(partial_lse_ptr + place + row, tops.load(gl.SliceLayout(0, SCORES)) + gl.log2(total))
     if SHARES:
         # All programs are on the device at once, so each may wait for the others of its item and
         # then sum up its share of the output.
         done = done_ptr + seq * kv_heads + head
-        missing = _arrive(done, pieces)
-        _zero_if_empty(
-            out_ptr, cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, program, out_stride_token, out_stride_head,
-            GROUP, TOKENS, PARTIAL,
-        )  # fmt: skip
+        barrier()
+        gl.atomic_add(done, 1, sem="release")
         v_scale = out_scale
         if v_descale_ptr is not None:
             v_scale *= gl.load(v_descale_ptr)
-        _wait(done, missing)
         start = (program - piece).to(gl.int64) * ROWS
         out_item = out_ptr + q_start * out_stride_token + head * GROUP * out_stride_head
+        _wait(done, pieces)
+        one = gl.arange(0, 32 * WARPS, LINE_BY_THREAD)
+        counter = done + one * 0
+        left = gl.atomic_add(counter, one * 0 + 1, mask=one == 0, sem="relaxed")
         for share in range(piece, SHARES, pieces):
             _reduce_share(
                 out_item, partial_ptr + start * HEAD, partial_lse_ptr + start,
                 share, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES, WARPS,
             )  # fmt: skip
+        # The last to have seen it leaves the counter as it was found.
+        gl.store(counter, one * 0, (one == 0) & (left == 2 * pieces - 1))
 
 
 @gluon.jit
-def _arrive(done, pieces):
-    """Count this program as one that has left its partial result; 0 if it is the last of its item."""
-    barrier()
-    missing = pieces - 1 - gl.atomic_add(done, 1, sem="acq_rel")
-    if missing == 0:
-        gl.atomic_xchg(done, 0, sem="release")  # the counter is left as it was found
-    return missing
-
-
-@gluon.jit
-def _wait(done, missing):
-    """Wait for the last program of the item, which sets the counter to 0; see what all of them wrote."""
+def _wait(counter, count):
+    """Wait until the counter has reached ``count``, and see what was written before it did."""
     # A relaxed load and a pause: an acquire each time would throw out the L1 that another program on
     # this SM is using.
-    while missing != 0:
-        missing = gl.inline_asm_elementwise(
-            "nanosleep.u32 100; ld.relaxed.gpu.global.b32 $0, [$1];",
+    seen = 0
+    while seen < count:
+        seen = gl.inline_asm_elementwise(
+            "nanosleep.u32 32; ld.relaxed.gpu.global.b32 $0, [$1];",
             "=r,l",
-            [done],
+            [counter],
             dtype=gl.int32,
             is_pure=False,
             pack=1,
         )
     gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [done], dtype=gl.int32, is_pure=False, pack=1
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter], dtype=gl.int32, is_pure=False, pack=1
     )
     barrier()
 
 
 @gluon.jit
-def _zero_if_empty(
+def _write_zeros(
     out_ptr,
     cu_seqlens_q_ptr,
-    lengths_ptr,
-    batch,
     kv_heads,
     item,
     stride_token,
     stride_head,
     GROUP: gl.constexpr,
-    TOKENS: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):
-    """Write zeros for an item whose sequence has no KV: no program has a piece of it."""
-    if item < batch * kv_heads:
-        seq = item // kv_heads
-        if sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS) == 0:
-            q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
-            q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
-            row = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-            d = gl.arange(0, HEAD, gl.SliceLayout(0, LAYOUT))
-            offset = (q_start + row // GROUP) * stride_token + (item % kv_heads * GROUP + row % GROUP) * stride_head
-            zeros = gl.zeros([ROWS, HEAD], gl.bfloat16, LAYOUT)
-            gl.store(out_ptr + offset[:, None] + d[None, :], zeros, (row // GROUP < q_length)[:, None])
+    """Write an item's output as zeros."""
+    seq = item // kv_heads
+    q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
+    q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
+    row = gl.arange(0, GROUP, gl.SliceLayout(1, LAYOUT))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, LAYOUT))
+    zeros = gl.zeros([GROUP, HEAD], gl.bfloat16, LAYOUT)
+    for token in range(q_length):
+        offset = (q_start + token) * stride_token + (item % kv_heads * GROUP + row) * stride_head
+        gl.store(out_ptr + offset[:, None] + d[None, :], zeros)
 
 
 @gluon.jit
@@ -516,7 +499,7 @@ def _reduce_share(
     SIZE: gl.constexpr = ROWS * HEAD // SHARES
     COLUMNS: gl.constexpr = SIZE if SIZE < HEAD else HEAD
     BLOCK: gl.constexpr = SIZE // COLUMNS
-    CHUNK: gl.constexpr = WARPS * 4096 // SIZE if SIZE > 64 else 128
+    CHUNK: gl.constexpr = WARPS * 4096 // SIZE
     LANES: gl.constexpr = COLUMNS // 8  # of one row
     # Pieces lie in registers, and only where there are too few rows also in lanes and warps.
     PART: gl.constexpr = gl.BlockedLayout(

@@ -208,7 +208,6 @@ def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     return {
         "GROUP": 16,
         "TILE": config.tile,
-        "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
         "BATCH_BLOCK": config.batch_block,
         "TOKENS": tokens,

@@ -27,6 +27,7 @@ from kernel.config import (
     launched_programs,
     select,
     select_generic,
+    split,
 )
 from kernel.gate import MAX_BATCH, AttentionCase, reject_reason
 from kernel.generic_attention import generic_kernel, generic_reduce_kernel
@@ -285,13 +286,13 @@ def _run(
     kv_heads, head = k.shape[2], q.shape[2]
     batch = cu_seqlens_q.shape[0] - 1
     launched = launched_programs(config, batch, kv_heads)
+    cut = split(config, batch, kv_heads)
     partial, lse = scratch(launched, config.rows, head, q.device)
     k_number, k_tensor = split_descale(k_descale)
     v_number, v_tensor = split_descale(v_descale)
     shared = {
         "GROUP": q.shape[1] // kv_heads,
         "TILE": config.tile,
-        "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
         "BATCH_BLOCK": config.batch_block,
         "TOKENS": drafts is not None,
@@ -315,6 +316,7 @@ def _run(
             v_number,
             batch,
             kv_heads,
+            *cut,
             index.stride(0),
             *q.stride()[:2],
             *k.stride()[:3],
@@ -340,6 +342,7 @@ def _run(
             softmax_scale * k_number,
             batch,
             kv_heads,
+            *cut,
             index.stride(0),
             *q.stride()[:2],
             *k.stride()[:3],
@@ -368,6 +371,7 @@ def _run(
         v_number,
         batch,
         kv_heads,
+        *cut,
         config.rows,
         *out.stride()[:2],
         HEAD=head,

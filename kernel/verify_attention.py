@@ -45,26 +45,23 @@ def sequence_pieces(
     lengths_ptr,
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     b,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     """Pieces that each item of the sequences ``b`` is cut into, 0 for an empty sequence.
 
     A piece has at most ``size`` tiles.  Either bound keeps their number within the launch: there
-    are at most ``total / size + items`` of them, and at most ``slots // items`` an item if that cuts
-    the longest; the second is tighter when lengths are equal.
-    :func:`kernel.config.split_slots` says how ``slots`` follow from the items.
+    are at most ``total / size + items`` of them, and ``even_pieces`` an item if that cuts the longest;
+    the second is tighter when lengths are equal.  :func:`kernel.config.split` makes both numbers.
     """
     lengths = sequence_length(cu_seqlens_q_ptr, lengths_ptr, b, b < batch, TOKENS)
     tiles = tl.cdiv(lengths, TILE)  # [BATCH_BLOCK]
     total = tl.sum(tiles, 0) * kv_heads
-    items = batch * kv_heads
-    launched = tl.maximum(tl.cdiv(items + PROGRAMS // 2, PROGRAMS) * PROGRAMS, items + 1)
-    size = tl.cdiv(total, launched - items)
-    size = tl.minimum(size, tl.cdiv(tl.max(tiles, 0), launched // items))
+    size = tl.minimum(tl.cdiv(total, slots), tl.cdiv(tl.max(tiles, 0), even_pieces))
     return tl.cdiv(tiles, tl.maximum(size, MIN_TILES))  # [BATCH_BLOCK]
 
 
@@ -74,10 +71,11 @@ def find_piece(
     lengths_ptr,
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     b,
     program,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     BATCH_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -87,7 +85,7 @@ def find_piece(
     The first tile and the tile past the last are equal for a program beyond the last piece.
     """
     pieces = sequence_pieces(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, TILE, MIN_TILES, TOKENS
     )  # [BATCH_BLOCK]
     # program at which the next sequence starts
     ends = tl.cumsum(pieces, 0) * kv_heads  # [BATCH_BLOCK]
@@ -107,7 +105,7 @@ def find_piece(
 
 
 # Counts that change with the batch must not make Triton compile again in a running server.
-@triton.jit(do_not_specialize=["batch", "kv_heads", "index_stride"])
+@triton.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "index_stride"])
 def verify_kernel(
     q_ptr,
     k_ptr,
@@ -122,6 +120,8 @@ def verify_kernel(
     logit_scale,  # softmax scale, times k_descale where that is a number
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     index_stride,
     q_stride_token,
     q_stride_head,
@@ -136,7 +136,6 @@ def verify_kernel(
     ROWS: tl.constexpr,
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     BATCH_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -147,7 +146,8 @@ def verify_kernel(
     program = tl.program_id(0)
     b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
     seq, head, _, _, first, last, length = find_piece(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TILE, PROGRAMS, MIN_TILES, BATCH_BLOCK, TOKENS
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, program,
+        TILE, MIN_TILES, BATCH_BLOCK, TOKENS,
     )
     if first >= last:
         return  # more programs than pieces
@@ -222,12 +222,13 @@ def verify_kernel(
     # a second epilogue holds its addresses and masks beside the accumulator (NOTES.md).
     place = program.to(tl.int64) * ROWS + row  # [ROWS]
     # Divided by its sum a partial result is a mean of V and fits fp16: half the traffic of fp32.
-    acc = acc * (1.0 / tl.where(norm > 0, norm, 1.0))[:, None]
-    tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], acc.to(tl.float16))
-    tl.store(partial_lse_ptr + place, top + tl.math.log2(norm))
+    seen = norm > 0  # a row may see nothing of this piece
+    norm = tl.where(seen, norm, 1.0)
+    tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], (acc * (1.0 / norm)[:, None]).to(tl.float16))
+    tl.store(partial_lse_ptr + place, tl.where(seen, top + tl.math.log2(norm), float("-inf")))
 
 
-@triton.jit(do_not_specialize=["batch", "kv_heads", "rows"])
+@triton.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "rows"])
 def reduce_kernel(
     out_ptr,
     partial_ptr,
@@ -238,13 +239,14 @@ def reduce_kernel(
     out_scale,  # v_descale where that is a number
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     rows,
     out_stride_token,
     out_stride_head,
     GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     BATCH_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -269,7 +271,7 @@ def reduce_kernel(
     real_row = (token < q_length)[:, None]
     b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
     pieces = sequence_pieces(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, TILE, MIN_TILES, TOKENS
     )  # [BATCH_BLOCK]
     seq_pieces = tl.sum(tl.where(b == seq, pieces, 0), 0)
     if seq_pieces == 0:
