@@ -1,7 +1,6 @@
 """The verify kernel by hand for Hopper, in Gluon: FP8 K and V reach the matrix units through registers.
 
-Same arguments, cut and partial results as :func:`kernel.verify_attention.verify_kernel`.  Both
-products are transposed, so that K and V are the operand that WGMMA takes from registers:
+Same cut and partial results as :func:`kernel.verify_attention.verify_kernel`.  Both products are transposed, so that K and V are the operand that WGMMA takes from registers:
 
     S^T[kv, row] = K[kv, head] Q^T[head, row]        O^T[head, row] += V^T[head, kv] P^T[kv, row]
 
@@ -13,8 +12,11 @@ The order in which QK sums over the head is free: of four neighbouring elements 
 one product and the others to a second, with Q stored to match.  PV has one accumulator for the even
 elements of the head and one for the odd.
 
-The largest logit is lazy: a row keeps a reference, and only when a logit exceeds it by ``HEADROOM``
-binary orders does the tile find the true maximum and rescale.  2^8 fits fp16 well.
+The largest logit is lazy: a row keeps a reference, and only when a logit exceeds it by 8 binary
+orders does the tile find the true maximum and rescale.  Weights of up to 2^8 fit fp16 well.
+
+Where the device holds all programs at once, those of an item wait for each other at the end, and
+each then sums up a share of the item's output: no second kernel, no second look for the pieces.
 """
 
 # Gluon parses these functions itself and forbids most annotations on their parameters.
@@ -41,17 +43,50 @@ sequence_length = gluon.jit(verify_attention.sequence_length.fn)
 find_piece = gluon.jit(verify_attention.find_piece.fn)
 power_of_two_near = gluon.jit(arithmetic.power_of_two_near.fn)
 
-import os, json
-_x = json.loads(os.environ.get("XV", "{}"))
-XQK = gl.constexpr(_x.get("QK_CHUNK", 32))
-XPV = gl.constexpr(_x.get("PV_CHUNK", 16))
-XEARLY = gl.constexpr(_x.get("EARLY", False))
 LOG2_E = gl.constexpr(1.4426950408889634)
 HEAD = gl.constexpr(256)
 PAIRS = gl.constexpr(128)  # 16-bit pairs of a head
 ROWS = gl.constexpr(64)
 PAGE = gl.constexpr(16)
+TILE = gl.constexpr(64)
+WARPS = gl.constexpr(4)
+# 16-bit columns of K, and tokens of V, that go to the matrix units at a time: what of them waits there
+# in registers.  With 32 columns Triton 3.6.0 spills.
+QK_CHUNK = gl.constexpr(16)
+PV_CHUNK = gl.constexpr(16)
 LARGEST_UNIT = gl.constexpr(2.0**13)
+
+# Logits, and both halves of the result.
+SCORES = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+LEFT = gl.constexpr(gl.DotOperandLayout(0, SCORES, 2))
+# A warp copies a page, a thread 16 bytes of every second slot.
+COPY = gl.constexpr(
+    gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [2, 0], [4, 0], [8, 0]],
+        lane_bases=[[0, 8], [0, 16], [0, 32], [0, 64], [1, 0]],
+        warp_bases=[[16, 0], [32, 0]],
+        block_bases=[],
+        shape=[64, 128],
+    )
+)
+# The same threads for (page, slot): a thread needs one page number.
+SLOT = gl.constexpr(
+    gl.DistributedLinearLayout(
+        reg_bases=[[0, 2], [0, 4], [0, 8]],
+        lane_bases=[[0, 0], [0, 0], [0, 0], [0, 0], [0, 1]],
+        warp_bases=[[1, 0], [2, 0]],
+        block_bases=[],
+        shape=[4, 16],
+    )
+)
+QUERY = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0]))
+PARTIAL = gl.constexpr(gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0]))
+THREADS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+VOTES = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))  # all in each thread
+SUMS = gl.constexpr(gl.BlockedLayout([16, 1], [2, 16], [1, 4], [0, 1]))
+# Shared memory: K and V as ldmatrix reads them, and plain lines.
+RAW = gl.constexpr(gl.SwizzledSharedLayout(8, 1, 8, [1, 0]))
+LINE = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -111,23 +146,23 @@ def _any_in_warp(x):
 
 
 @gluon.jit
-def _by_thread(x, WARPS: gl.constexpr):
+def _by_thread(x):
     """A tile of logits as (threads, elements of one thread)."""
     x = gl.reshape(x, [WARPS, 2, 8, 8, 4, 2])
     return gl.reshape(gl.permute(x, [0, 2, 4, 1, 3, 5]), [WARPS * 32, 32])
 
 
 @gluon.jit
-def _row_sums(x, WARPS: gl.constexpr):
+def _row_sums(x):
     """Sums of the logits of one thread and row: (warps, 8, rows)."""
-    return gl.sum(gl.reshape(x, [WARPS, 2, 8, 64]), 1)
+    return gl.sum(gl.reshape(x, [WARPS, 2, 8, ROWS]), 1)
 
 
 @gluon.jit
-def _places(index_row, draft_row, tile, length, prefix, TILE: gl.constexpr, TOKENS: gl.constexpr, COPY: gl.constexpr, SLOT: gl.constexpr):
+def _places(index_row, draft_row, tile, length, prefix, TOKENS: gl.constexpr):
     """Page numbers of a tile's pages, or slots of its tokens, as int32; past the end the last again."""
     if TOKENS:
-        pos = tile * TILE + gl.arange(0, TILE, gl.SliceLayout(1, COPY))
+        pos = tile * TILE + gl.arange(0, TILE, THREADS)
         pos = gl.minimum(pos, length - 1)
         place = gl.load(gl.where(pos < prefix, index_row + pos, draft_row + pos))
     else:
@@ -140,21 +175,19 @@ def _places(index_row, draft_row, tile, length, prefix, TILE: gl.constexpr, TOKE
 def _start_copy(
     k_tile,
     v_tile,
-    k_head,
-    v_head,
+    k_pairs,
+    v_pairs,
+    head_offset,
     places,
     tile,
     length,
     stride_page,
     stride_slot,
-    TILE: gl.constexpr,
     TOKENS: gl.constexpr,
-    COPY: gl.constexpr,
-    SLOT: gl.constexpr,
 ):
     """Start the copies of a tile's K and V."""
     if TOKENS:
-        offset = places.to(gl.int64) * stride_page
+        offset = gl.convert_layout(places, gl.SliceLayout(1, COPY)).to(gl.int64) * stride_page + head_offset
     else:
         # Past the end the last token is read again: no load needs a mask, no stray NaN meets a
         # weight of zero, and nothing outside the table is touched.
@@ -162,11 +195,11 @@ def _start_copy(
         slot = gl.arange(0, PAGE, gl.SliceLayout(0, SLOT))
         last_page = (length - 1) // PAGE * PAGE
         real = gl.minimum(start[:, None] + slot[None, :], length - 1) - gl.minimum(start, last_page)[:, None]
-        offset = (places.to(gl.int64) * stride_page)[:, None] + real * stride_slot
+        offset = (places.to(gl.int64) * stride_page + head_offset)[:, None] + real * stride_slot
         offset = gl.convert_layout(gl.reshape(offset, [TILE]), gl.SliceLayout(1, COPY), assert_trivial=True)
     offset = gl.multiple_of(offset, 8)[:, None] + gl.arange(0, PAIRS, gl.SliceLayout(0, COPY))[None, :]
-    copy_async(k_tile, k_head + offset)
-    copy_async(v_tile, v_head + offset)
+    copy_async(k_tile, k_pairs + offset)
+    copy_async(v_tile, v_pairs + offset)
     async_copy.commit_group()
 
 
@@ -208,43 +241,13 @@ def hopper_kernel(
     out_stride_token,
     out_stride_head,
     GROUP: gl.constexpr,
-    TILE: gl.constexpr,
     MIN_TILES: gl.constexpr,
     BATCH_BLOCK: gl.constexpr,
     TOKENS: gl.constexpr,
     SHARES: gl.constexpr,  # parts of an item's output, 0 to leave it to the other reduction
 ):
     """One piece of one item."""
-    QK_CHUNK: gl.constexpr = XQK
-    PV_CHUNK: gl.constexpr = XPV
-    EARLY: gl.constexpr = XEARLY
-    WARPS: gl.constexpr = TILE // 16
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 64, 16])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, SCORES, 2)
-    # A warp copies a page, a thread 16 bytes of every second slot.
-    COPY: gl.constexpr = gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 2], [0, 4], [2, 0], [4, 0], [8, 0]],
-        lane_bases=[[0, 8], [0, 16], [0, 32], [0, 64], [1, 0]],
-        warp_bases=[[16, 0], [32, 0]] if TILE == 64 else [[16, 0], [32, 0], [64, 0]],
-        block_bases=[],
-        shape=[TILE, 128],
-    )
-    # The same threads for (page, slot): a thread needs one page number.
-    SLOT: gl.constexpr = gl.DistributedLinearLayout(
-        reg_bases=[[0, 2], [0, 4], [0, 8]],
-        lane_bases=[[0, 0], [0, 0], [0, 0], [0, 0], [0, 1]],
-        warp_bases=[[1, 0], [2, 0]] if TILE == 64 else [[1, 0], [2, 0], [4, 0]],
-        block_bases=[],
-        shape=[TILE // 16, 16],
-    )
     BATCH: gl.constexpr = gl.BlockedLayout([BATCH_BLOCK // 32], [32], [WARPS], [0])  # all of it in each warp
-    QUERY: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
-    LINE_BY_THREAD: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-    PARTIAL: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [WARPS, 1], [1, 0])
-    RAW: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-    LINE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    ALL: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, WARPS], [1, 0])
-
     program = gl.program_id(0)
     b = gl.arange(0, BATCH_BLOCK, BATCH)
     seq, head, piece, pieces, first, last, length = find_piece(
@@ -255,7 +258,7 @@ def hopper_kernel(
         vacant = _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TOKENS)
         if vacant > 0:
             _write_zeros(
-                out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP, PARTIAL
+                out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP
             )
     if first >= last:
         return  # more programs than pieces
@@ -268,23 +271,10 @@ def hopper_kernel(
     else:
         index_row = index_ptr + seq.to(gl.int64) * index_stride
         draft_row = index_row
-    places = _places(index_row, draft_row, first, length, prefix, TILE, TOKENS, COPY, SLOT)
+    places = _places(index_row, draft_row, first, length, prefix, TOKENS)
     scale = logit_scale * LOG2_E
     if k_descale_ptr is not None:
         scale *= gl.load(k_descale_ptr)
-
-    # KV is on its way before Q is looked at.
-    k_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
-    v_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
-    k_head = (k_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
-    v_head = (v_ptr + head.to(gl.int64) * stride_head).to(gl.pointer_type(gl.int16), bitcast=True)
-    page_pairs = stride_page // 2
-    slot_pairs = stride_slot // 2
-    _start_copy(
-        k_tiles.index(0), v_tiles.index(0), k_head, v_head, places, first, length,
-        page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
-    )  # fmt: skip
-    places = _places(index_row, draft_row, first + 1, length, prefix, TILE, TOKENS, COPY, SLOT)
 
     # Rows past the last query token repeat it; nothing reads what comes of them.
     row = gl.arange(0, ROWS, gl.SliceLayout(1, QUERY))
@@ -293,6 +283,20 @@ def hopper_kernel(
     q_offset = (gl.where(q_length > 0, q_start, 0) + token) * q_stride_token
     q_offset += (head * GROUP + row % GROUP) * q_stride_head
     q = gl.load(q_ptr + q_offset[:, None] + d[None, :])  # [ROWS, HEAD] bf16
+    k_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
+    v_tiles = gl.allocate_shared_memory(gl.int16, [2, TILE, PAIRS], RAW)
+    k_pairs = k_ptr.to(gl.pointer_type(gl.int16), bitcast=True)
+    v_pairs = v_ptr.to(gl.pointer_type(gl.int16), bitcast=True)
+    head_pairs = head.to(gl.int64) * stride_head // 2
+    page_pairs = stride_page // 2
+    slot_pairs = stride_slot // 2
+    if length > 0:  # always; a block of its own, or the compiler waits for Q ahead of it
+        _start_copy(
+            k_tiles.index(first % 2), v_tiles.index(first % 2), k_pairs, v_pairs, head_pairs, places, first, length,
+            page_pairs, slot_pairs, TOKENS,
+        )  # fmt: skip
+    places = _places(index_row, draft_row, first + 1, length, prefix, TOKENS)
+
     # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
     power, inverse_power = power_of_two_near(gl.abs(scale))
     fraction = gl.abs(scale) * inverse_power
@@ -317,24 +321,29 @@ def hopper_kernel(
 
     p_tile = gl.allocate_shared_memory(gl.float16, [TILE, ROWS], gl.NVMMASharedLayout(128, 16, 2))
     votes = gl.allocate_shared_memory(gl.int32, [WARPS * 32], LINE)
+    # What the loop does not need waits in shared memory too.
+    cut = (piece << 16) | pieces
+    item = seq * kv_heads + head
+    cut_kept = gl.allocate_shared_memory(gl.int32, [1], LINE, gl.full([1], cut, gl.int32, THREADS))
+    item_kept = gl.allocate_shared_memory(gl.int32, [1], LINE, gl.full([1], item, gl.int32, THREADS))
     t = gl.arange(0, TILE, gl.SliceLayout(1, SCORES))
     visible = prefix + gl.arange(0, ROWS, gl.SliceLayout(0, SCORES)) // GROUP  # last position a row may see
     # In shared memory because registers are short; read once a tile.
     tops = gl.allocate_shared_memory(gl.float32, [ROWS], LINE)
     tops.store(gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(0, SCORES)))
-    norm = _row_sums(gl.zeros([TILE, ROWS], gl.float32, SCORES), WARPS)
+    norm = _row_sums(gl.zeros([TILE, ROWS], gl.float32, SCORES))
     even = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
     odd = gl.zeros([PAIRS, ROWS], gl.float32, SCORES)
     for tile in range(first, last):
-        now = (tile - first) % 2
+        now = tile % 2
         async_copy.wait_group(0)
         barrier()
         if tile + 1 < last:
             _start_copy(
-                k_tiles.index(1 - now), v_tiles.index(1 - now), k_head, v_head, places, tile + 1, length,
-                page_pairs, slot_pairs, TILE, TOKENS, COPY, SLOT,
+                k_tiles.index(1 - now), v_tiles.index(1 - now), k_pairs, v_pairs, head_pairs, places, tile + 1, length,
+                page_pairs, slot_pairs, TOKENS,
             )  # fmt: skip
-        places = _places(index_row, draft_row, tile + 2, length, prefix, TILE, TOKENS, COPY, SLOT)
+        places = _places(index_row, draft_row, tile + 2, length, prefix, TOKENS)
 
         k_tile = k_tiles.index(now)
         v_tile = v_tiles.index(now)
@@ -354,8 +363,6 @@ def hopper_kernel(
             s = s * units.load(gl.SliceLayout(0, SCORES))[None, :]
         if (tile + 1) * TILE > prefix + 1:
             s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
-        if EARLY:
-            first_v = v_tile.slice(0, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
         weight = gl.zeros([TILE, ROWS], gl.float16, SCORES)
         stale = tile == first
         pending = 1
@@ -375,19 +382,15 @@ def hopper_kernel(
                 tops.store(new_top)
             x = s * fraction - tops.load(gl.SliceLayout(0, SCORES))[None, :]
             weight = gl.exp2(x).to(gl.float16)
-            votes.store(_any_in_warp(gl.max(_by_thread(x, WARPS), 1)))
+            votes.store(_any_in_warp(gl.max(_by_thread(x), 1)))
             p_tile.store(weight)
             fence_async_shared()
             barrier()
             # A logit that exceeds its row's reference by too much: once more with the true maximum.
-            pending = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(ALL), 0), 0)
+            pending = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(VOTES), 0), 0)
             stale = True
         for part in gl.static_range(TILE // PV_CHUNK):
-            if EARLY and part == 0:
-                pairs = first_v
-            else:
-                pairs = v_tile.slice(part * PV_CHUNK, PV_CHUNK, 0).permute((1, 0)).load(LEFT)
-            v_even, v_odd = _converted_apart(pairs)
+            v_even, v_odd = _converted_apart(v_tile.slice(part * PV_CHUNK, PV_CHUNK, 0).permute((1, 0)).load(LEFT))
             p_part = p_tile.slice(part * PV_CHUNK, PV_CHUNK, 0)
             even = warpgroup_mma(v_even, p_part, even, is_async=True)
             odd = warpgroup_mma(v_odd, p_part, odd, is_async=True)
@@ -395,12 +398,11 @@ def hopper_kernel(
                 even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
             last_even = v_even
             last_odd = v_odd
-        norm += _row_sums(weight.to(gl.float32), WARPS)
+        norm += _row_sums(weight.to(gl.float32))
         even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
 
     # One row a thread pair: few logarithms and divisions.
-    SUMS: gl.constexpr = gl.BlockedLayout([WARPS * 4, 1], [2, 16], [1, WARPS], [0, 1])
-    total = gl.sum(gl.convert_layout(gl.reshape(norm, [WARPS * 8, ROWS]), SUMS), 0)
+    total = gl.sum(gl.convert_layout(gl.reshape(norm, [8 * WARPS, ROWS]), SUMS), 0)
     place = program.to(gl.int64) * ROWS
     row = gl.arange(0, ROWS, gl.SliceLayout(0, SUMS))
     gl.store(partial_lse_ptr + place + row, tops.load(gl.SliceLayout(0, SUMS)) + gl.log2(total))
@@ -415,22 +417,28 @@ def hopper_kernel(
     if SHARES:
         # All programs are on the device at once, so each may wait for the others of its item and
         # then sum up its share of the output.
-        done = done_ptr + seq * kv_heads + head
+        cut = gl.max(cut_kept.load(THREADS), 0)
+        item = gl.max(item_kept.load(THREADS), 0)
+        piece = cut >> 16
+        pieces = cut & 0xFFFF
+        done = done_ptr + item
         barrier()
         gl.atomic_add(done, 1, sem="release")
         v_scale = out_scale
         if v_descale_ptr is not None:
             v_scale *= gl.load(v_descale_ptr)
         start = (program - piece).to(gl.int64) * ROWS
-        out_item = out_ptr + q_start * out_stride_token + head * GROUP * out_stride_head
+        q_start = gl.load(cu_seqlens_q_ptr + item // kv_heads).to(gl.int64)
+        q_length = (gl.load(cu_seqlens_q_ptr + item // kv_heads + 1) - q_start).to(gl.int32)
+        out_item = out_ptr + q_start * out_stride_token + item % kv_heads * GROUP * out_stride_head
         _wait(done, pieces)
-        one = gl.arange(0, 32 * WARPS, LINE_BY_THREAD)
+        one = gl.arange(0, 32 * WARPS, THREADS)
         counter = done + one * 0
         left = gl.atomic_add(counter, one * 0 + 1, mask=one == 0, sem="relaxed")
         for share in range(piece, SHARES, pieces):
             _reduce_share(
                 out_item, partial_ptr + start * HEAD, partial_lse_ptr + start,
-                share, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES, WARPS,
+                share, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES,
             )  # fmt: skip
         # The last to have seen it leaves the counter as it was found.
         gl.store(counter, one * 0, (one == 0) & (left == 2 * pieces - 1))
@@ -439,21 +447,16 @@ def hopper_kernel(
 @gluon.jit
 def _wait(counter, count):
     """Wait until the counter has reached ``count``, and see what was written before it did."""
-    # A relaxed load and a pause: an acquire each time would throw out the L1 that another program on
-    # this SM is using.
     seen = 0
     while seen < count:
         seen = gl.inline_asm_elementwise(
-            "nanosleep.u32 32; ld.relaxed.gpu.global.b32 $0, [$1];",
+            "nanosleep.u32 40; ld.acquire.gpu.global.b32 $0, [$1];",
             "=r,l",
             [counter],
             dtype=gl.int32,
             is_pure=False,
             pack=1,
         )
-    gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [counter], dtype=gl.int32, is_pure=False, pack=1
-    )
     barrier()
 
 
@@ -466,15 +469,14 @@ def _write_zeros(
     stride_token,
     stride_head,
     GROUP: gl.constexpr,
-    LAYOUT: gl.constexpr,
 ):
     """Write an item's output as zeros."""
     seq = item // kv_heads
     q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
     q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
-    row = gl.arange(0, GROUP, gl.SliceLayout(1, LAYOUT))
-    d = gl.arange(0, HEAD, gl.SliceLayout(0, LAYOUT))
-    zeros = gl.zeros([GROUP, HEAD], gl.bfloat16, LAYOUT)
+    row = gl.arange(0, GROUP, gl.SliceLayout(1, PARTIAL))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
+    zeros = gl.zeros([GROUP, HEAD], gl.bfloat16, PARTIAL)
     for token in range(q_length):
         offset = (q_start + token) * stride_token + (item % kv_heads * GROUP + row) * stride_head
         gl.store(out_ptr + offset[:, None] + d[None, :], zeros)
@@ -493,7 +495,6 @@ def _reduce_share(
     out_stride_head,
     GROUP: gl.constexpr,
     SHARES: gl.constexpr,
-    WARPS: gl.constexpr,
 ):
     """One of the ``SHARES`` equal parts of an item's output, from its partial results."""
     SIZE: gl.constexpr = ROWS * HEAD // SHARES

@@ -171,7 +171,7 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
 
 def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the Gluon kernel, as :mod:`kernel.ops` passes them."""
-    values = _shared_values(config, tokens) | {"SHARES": config.shares}
+    values: dict[str, Any] = _shared_values(config, tokens) | {"SHARES": config.shares}
     if not tokens:
         values["draft_ptr"] = None
     if not config.shares:
@@ -181,9 +181,10 @@ def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 
 def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the portable kernel."""
-    values = _shared_values(config, tokens) | {
+    values: dict[str, Any] = _shared_values(config, tokens) | {
         "HEAD": 256,
         "ROWS": config.rows,
+        "TILE": config.tile,
         "PAGE": 1 if tokens else 16,
         "FP16": config.arithmetic == "fp16",
         "INTERPRETED": False,
@@ -197,6 +198,7 @@ def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the reduction."""
     return _shared_values(config, tokens) | {
         "HEAD": 256,
+        "TILE": config.tile,
         "INTERPRETED": False,
         "CHUNK": config.reduce_chunk,
         "BLOCK": config.reduce_block,
@@ -207,7 +209,6 @@ def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     return {
         "GROUP": 16,
-        "TILE": config.tile,
         "MIN_TILES": config.min_tiles,
         "BATCH_BLOCK": config.batch_block,
         "TOKENS": tokens,

@@ -79,7 +79,7 @@ def mtp_verify_attention(
     batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
     case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
     _run(
-        select(case, arch, gluon=_gluon_fits(q, k_cache, v_cache)),
+        select(case, arch, gluon=gluon_fits(q, k_cache, v_cache)),
         q,
         k_cache,
         v_cache,
@@ -152,7 +152,7 @@ def mtp_verify_attention_tokens(
         raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
     case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
     _run(
-        select(case, arch, gluon=_gluon_fits(q, k_buffer, v_buffer)),
+        select(case, arch, gluon=gluon_fits(q, k_buffer, v_buffer)),
         q,
         k_buffer.unsqueeze(1),
         v_buffer.unsqueeze(1),
@@ -292,7 +292,6 @@ def _run(
     v_number, v_tensor = split_descale(v_descale)
     shared = {
         "GROUP": q.shape[1] // kv_heads,
-        "TILE": config.tile,
         "MIN_TILES": config.min_tiles,
         "BATCH_BLOCK": config.batch_block,
         "TOKENS": drafts is not None,
@@ -305,7 +304,7 @@ def _run(
             partial,
             lse,
             out,
-            _counters(q.device) if config.shares else None,
+            counters(q.device) if config.shares else None,
             cu_seqlens_q,
             lengths,
             index,
@@ -324,6 +323,8 @@ def _run(
             SHARES=config.shares,
             **shared,
             num_warps=config.num_warps,
+            # Programs that wait for each other must all be on the device: so the driver promises.
+            launch_cooperative_grid=config.shares > 0,
         )
         if config.shares:
             return
@@ -349,6 +350,7 @@ def _run(
             *v.stride()[:3],
             HEAD=head,
             ROWS=config.rows,
+            TILE=config.tile,
             PAGE=page_size,
             FP16=config.arithmetic == "fp16",
             INTERPRETED=q.device.type == "cpu",
@@ -375,6 +377,7 @@ def _run(
         config.rows,
         *out.stride()[:2],
         HEAD=head,
+        TILE=config.tile,
         INTERPRETED=q.device.type == "cpu",
         **shared,
         CHUNK=config.reduce_chunk,
@@ -394,23 +397,34 @@ def _gluon_kernel() -> Any:
     return hopper_kernel
 
 
-def _gluon_fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+def gluon_fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether the Hopper kernel may run: it copies 16 bytes at a time, and K and V alike."""
     aligned = all(stride % 16 == 0 for stride in k.stride()[:-1]) and k.data_ptr() % 16 == v.data_ptr() % 16 == 0
     return q.device.type == "cuda" and k.stride() == v.stride() and aligned and _gluon_kernel() is not None
 
 
-def _counters(device: torch.device) -> torch.Tensor:
+COUNTER_ROWS = 256
+_counter_rows: dict[torch.device, torch.Tensor] = {}
+_counter_row_of: dict[tuple[torch.device, int], int] = {}
+
+
+def counters(device: torch.device) -> torch.Tensor:
     """Zeros that every launch leaves as zeros: programs of an item that are done.
 
-    One block a stream, as launches of different streams may run at the same time.
+    A stream has a row of its own, as launches of different streams may run at the same time.  Graphs
+    captured on one stream share its row, so they must not be replayed at the same time.
     """
-    return _counters_of(device, torch.cuda.current_stream(device).cuda_stream)
-
-
-@functools.cache
-def _counters_of(device: torch.device, stream: int) -> torch.Tensor:
-    return torch.zeros(MAX_BATCH, dtype=torch.int32, device=device)
+    if device not in _counter_rows:
+        rows = torch.zeros((COUNTER_ROWS, MAX_BATCH), dtype=torch.int32, device=device)
+        if torch.cuda.is_current_stream_capturing():
+            return rows[0]  # the graph itself makes them zeros, and other graphs must not rely on it
+        torch.cuda.synchronize(device)  # once: other streams may use their rows next
+        _counter_rows[device] = rows
+    key = (device, torch.cuda.current_stream(device).cuda_stream)
+    row = _counter_row_of.setdefault(key, len(_counter_row_of))
+    if row >= COUNTER_ROWS:
+        return torch.zeros(MAX_BATCH, dtype=torch.int32, device=device)
+    return _counter_rows[device][row]
 
 
 def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
