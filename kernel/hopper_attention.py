@@ -1,6 +1,7 @@
 """The verify kernel by hand for Hopper, in Gluon: FP8 K and V reach the matrix units through registers.
 
-Same cut and partial results as :func:`kernel.verify_attention.verify_kernel`.  Both products are transposed, so that K and V are the operand that WGMMA takes from registers:
+Same cut and partial results as :func:`kernel.verify_attention.verify_kernel`.  Both products are
+transposed, so that K and V are the operand that WGMMA takes from registers:
 
     S^T[kv, row] = K[kv, head] Q^T[head, row]        O^T[head, row] += V^T[head, kv] P^T[kv, row]
 
@@ -257,9 +258,7 @@ def hopper_kernel(
     if SHARES:
         vacant = _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TOKENS)
         if vacant > 0:
-            _write_zeros(
-                out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP
-            )
+            _write_zeros(out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP)
     if first >= last:
         return  # more programs than pieces
     q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
@@ -354,10 +353,11 @@ def hopper_kernel(
             q_odd = q_tiles.slice((2 * part + 1) * ROWS, ROWS, 0).permute((1, 0))
             s = warpgroup_mma(k_even, q_even, s, use_acc=part > 0, is_async=True)
             s = warpgroup_mma(k_odd, q_odd, s, is_async=True)
-            if part > 0:
+            if part == 0:
+                last_even, last_odd = k_even, k_odd
+            else:
                 s, last_even, last_odd = warpgroup_mma_wait(2, [s, last_even, last_odd])
-            last_even = k_even
-            last_odd = k_odd
+                last_even, last_odd = k_even, k_odd
         s, last_even, last_odd = warpgroup_mma_wait(0, [s, last_even, last_odd])
         if wide:
             s = s * units.load(gl.SliceLayout(0, SCORES))[None, :]
@@ -394,10 +394,11 @@ def hopper_kernel(
             p_part = p_tile.slice(part * PV_CHUNK, PV_CHUNK, 0)
             even = warpgroup_mma(v_even, p_part, even, is_async=True)
             odd = warpgroup_mma(v_odd, p_part, odd, is_async=True)
-            if part > 0:
+            if part == 0:
+                last_even, last_odd = v_even, v_odd
+            else:
                 even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
-            last_even = v_even
-            last_odd = v_odd
+                last_even, last_odd = v_even, v_odd
         norm += _row_sums(weight.to(gl.float32))
         even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
 

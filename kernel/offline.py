@@ -123,8 +123,12 @@ class Resources:
         return found
 
 
-def inspect(arch: Arch) -> list[Resources]:
+def inspect(arch: Arch, sample: bool = False) -> list[Resources]:
     """Compile everything that can run on ``arch``: all configurations and the generic arm.
+
+    Args:
+        arch: target.
+        sample: of the Gluon kernel, which takes long to compile, only the configurations in ``SAMPLE``.
 
     Raises:
         RuntimeError: Triton is in interpreter mode, which cannot compile.
@@ -133,7 +137,7 @@ def inspect(arch: Arch) -> list[Resources]:
         raise RuntimeError("TRITON_INTERPRET=1 replaces the compiler; unset it and start again")
     found = []
     seen = set()
-    for function, values, options in _launches(arch):
+    for function, values, options in _launches(arch, sample):
         key = (function.__name__, tuple(values.items()), tuple(options.items()))
         if key not in seen:
             seen.add(key)
@@ -141,23 +145,33 @@ def inspect(arch: Arch) -> list[Resources]:
     return found
 
 
-def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
+# Layout, and parts that an item's output is cut into.
+SAMPLE = {("paged", 16), ("tokens", 16)}
+
+
+def _launches(arch: Arch, sample: bool) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
     """Every launch that :mod:`kernel.ops` can make: function, constants and options."""
     from kernel import generic_attention, verify_attention
 
-    for gluon in (False, True) if arch.name == "sm_90" else (False,):
-        for case, config in reachable(arch, gluon):
-            tokens = case.layout == "tokens"
-            if gluon:
-                from kernel import hopper_attention
+    cases = list(reachable(arch))
+    if arch.name == "sm_90":
+        cases += [
+            (case, config)
+            for case, config in reachable(arch, gluon=True)
+            if not sample or (case.layout, config.shares) in SAMPLE
+        ]
+    for case, config in cases:
+        tokens = case.layout == "tokens"
+        if config.gluon:
+            from kernel.hopper_attention import hopper_kernel
 
-                yield hopper_attention.hopper_kernel, hopper_values(config, tokens), {"num_warps": config.num_warps}
-            else:
-                options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-                yield verify_attention.verify_kernel, verify_values(config, tokens), options
-            if not config.shares:
-                options = {"num_warps": config.reduce_warps}
-                yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
+            yield hopper_kernel, hopper_values(config, tokens), {"num_warps": config.num_warps}
+        else:
+            options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+            yield verify_attention.verify_kernel, verify_values(config, tokens), options
+        if not config.shares:
+            options = {"num_warps": config.reduce_warps}
+            yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
     for generic in reachable_generic(arch):
         options = {"num_warps": generic.num_warps, "num_stages": generic.num_stages}
         if arch.name == "gfx950":
@@ -366,9 +380,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table (or JSON); 0 if all is well, 1 on a spill or a missing matrix instruction."""
     parser = argparse.ArgumentParser(prog="kernel.offline", description=__doc__)
     parser.add_argument("--arch", choices=sorted(ARCHES), default="gfx950")
+    parser.add_argument("--sample", action="store_true", help="skip most variants of the Gluon kernel")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     chosen = parser.parse_args(arguments)
-    rows = inspect(ARCHES[chosen.arch])
+    rows = inspect(ARCHES[chosen.arch], chosen.sample)
     print(json.dumps([asdict(row) for row in rows], indent=1) if chosen.json else table(rows))
     return int(any(row.faults for row in rows))
 

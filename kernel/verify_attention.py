@@ -146,8 +146,18 @@ def verify_kernel(
     program = tl.program_id(0)
     b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
     seq, head, _, _, first, last, length = find_piece(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, program,
-        TILE, MIN_TILES, BATCH_BLOCK, TOKENS,
+        cu_seqlens_q_ptr,
+        lengths_ptr,
+        batch,
+        kv_heads,
+        slots,
+        even_pieces,
+        b,
+        program,
+        TILE,
+        MIN_TILES,
+        BATCH_BLOCK,
+        TOKENS,
     )
     if first >= last:
         return  # more programs than pieces
