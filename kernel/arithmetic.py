@@ -48,19 +48,6 @@ def operand(x, FP16: tl.constexpr, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def two_e4m3(x):
-    """Two E4M3 numbers whose sum is ``x``: a bf16 value of magnitude below 448.
-
-    bf16 has 8 significant bits and E4M3 4, so each part takes half and neither rounds.  It is exact
-    from ``|x|`` = 2^-2 on; below that it is off by at most 2^-10, half of E4M3's least step.
-    """
-    high = (x.to(tl.int32, bitcast=True) & -0x100000).to(tl.float32, bitcast=True)
-    high = high.to(tl.float8e4nv)
-    low = (x - high.to(tl.float32)).to(tl.float8e4nv)
-    return high, low
-
-
-@triton.jit
 def output(x, INTERPRETED: tl.constexpr):
     """fp32 ``x`` as bf16."""
     if INTERPRETED:

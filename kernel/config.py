@@ -31,7 +31,10 @@ class LaunchConfig:
         min_tiles: a split piece has no fewer KV tiles than this unless its item has.
         num_warps, num_stages: Triton's.
         arithmetic: ``bf16`` or ``fp16``, the type both matrix products take.
-        split_q: Q is held as two E4M3 parts and K is not converted.
+        batch_block: sequences whose lengths a program reads to find its piece.
+        gluon: :mod:`kernel.hopper_attention` runs; otherwise :mod:`kernel.verify_attention`.
+        shares: parts of an item's output that its programs sum up themselves; 0 for a reduction of
+            its own.
         reduce_chunk: partial results the reduction reads at once.
         reduce_block: rows a reduction program owns.
         reduce_columns: head elements a reduction program owns.
@@ -45,17 +48,13 @@ class LaunchConfig:
     num_warps: int
     num_stages: int
     arithmetic: str
-    split_q: bool
+    batch_block: int
+    gluon: bool
+    shares: int
     reduce_chunk: int
     reduce_block: int
     reduce_columns: int
     reduce_warps: int
-
-
-# Lengths that each program reads to find its place.  One block for every batch saves compiles,
-# and one that differs from a tile's rows keeps the compiler from giving both the same layout:
-# with 64 the same kernel took 255 registers and spilled on sm_90, with 512 it takes 223.
-BATCH_BLOCK = MAX_BATCH
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,13 @@ class GenericConfig:
     reduce_warps: int = 2
 
 
-def select(case: AttentionCase, arch: Arch) -> LaunchConfig:
+def select(case: AttentionCase, arch: Arch, gluon: bool = False) -> LaunchConfig:
     """Launch numbers for a case that :func:`kernel.gate.reject_reason` accepts.
+
+    Args:
+        case: what is to run.
+        arch: where.
+        gluon: the Hopper kernel may be chosen: Triton's Gluon can be imported and the tensors fit it.
 
     Raises:
         ValueError: ``arch`` is none that the gate knows; an accepted case never raises.
@@ -91,6 +95,8 @@ def select(case: AttentionCase, arch: Arch) -> LaunchConfig:
         # warps and two workgroups an SM measured a fifth faster and spills under Triton 3.9.
         rows = GQA_RATIO * MAX_QUERY_LENGTH
         tile, warps, stages, per_unit, arithmetic = 64, 8, 5, 1, "fp16"
+    if arch.name == "sm_90" and gluon:
+        return _select_gluon(case, arch)
     programs = arch.compute_units * per_unit
     chunk, block, columns = _reduction(case.batch * case.kv_heads, programs)
     return LaunchConfig(
@@ -101,9 +107,12 @@ def select(case: AttentionCase, arch: Arch) -> LaunchConfig:
         num_warps=warps,
         num_stages=stages,
         arithmetic=arithmetic,
-        # 40 % faster at 64 x 32768 on an H200, and out of tolerance for wide logits (NOTES.md): off
-        # until both hold.
-        split_q=False,
+        # One block for every batch saves compiles, and one that differs from a tile's rows keeps the
+        # compiler from giving both the same layout: with 64 the same kernel took 255 registers and
+        # spilled on sm_90, with 512 it takes 223.
+        batch_block=MAX_BATCH,
+        gluon=False,
+        shares=0,
         reduce_chunk=chunk,
         reduce_block=block,
         reduce_columns=columns,
@@ -111,12 +120,41 @@ def select(case: AttentionCase, arch: Arch) -> LaunchConfig:
     )
 
 
+def _select_gluon(case: AttentionCase, arch: Arch) -> LaunchConfig:
+    items = case.batch * case.kv_heads
+    programs = 2 * arch.compute_units  # two workgroups an SM
+    config = LaunchConfig(
+        rows=GQA_RATIO * MAX_QUERY_LENGTH,
+        tile=64,
+        programs=programs,
+        min_tiles=1,
+        num_warps=4,
+        num_stages=2,
+        arithmetic="fp16",
+        # Up to 32 lengths fit a warp, which then needs no other to find its piece.
+        batch_block=32 if case.batch <= 32 else MAX_BATCH,
+        gluon=True,
+        shares=0,
+        reduce_chunk=1,
+        reduce_block=1,
+        reduce_columns=1,
+        reduce_warps=4,
+    )
+    chunk, block, columns = _reduction(items, programs)
+    config = replace(config, reduce_chunk=chunk, reduce_block=block, reduce_columns=columns)
+    # A program may wait for the others of its item only if the device holds all of them at once.
+    if launched_programs(config, case.batch, case.kv_heads) > programs:
+        return config
+    pieces = programs // items
+    return replace(config, shares=next(n for n in (128, 64, 16, 4) if pieces >= n or n == 4))
+
+
 def _reduction(items: int, programs: int) -> tuple[int, int, int]:
     """Partial results read at once, rows and head elements of a reduction program."""
     if items * 32 <= programs:
         return 64, 1, 64
     if items * 8 <= programs:
-        return 16, 4, 128
+        return 16, 4, 256
     return 4, 8, 256
 
 
@@ -135,21 +173,25 @@ def select_generic(case: AttentionCase, arch: Arch) -> GenericConfig:
     return GenericConfig(segments=segments, reduce_warps=max(2, segments // 16))
 
 
-def split_slots(config: LaunchConfig, batch: int, kv_heads: int) -> int:
-    """Pieces that the work would be cut into if no item ended within one.
+def launched_programs(config: LaunchConfig, batch: int, kv_heads: int) -> int:
+    """The launch grid: whole waves of programs, and more programs than items.
 
-    Every item can add one more, its last; taking the items off beforehand keeps all pieces within
-    whole waves of ``programs``.  A second wave is taken once that would leave less than half of
-    the first.  The kernel computes the same.
+    A second wave is taken once the items would leave less than half of the first for cuts.
     """
     items = batch * kv_heads
     waves = -(-(items + config.programs // 2) // config.programs)
-    return max(waves * config.programs - items, 1)
+    return max(waves * config.programs, items + 1)
 
 
-def launched_programs(config: LaunchConfig, batch: int, kv_heads: int) -> int:
-    """Most pieces there can be, whatever the lengths: the launch grid."""
-    return split_slots(config, batch, kv_heads) + batch * kv_heads
+def split(config: LaunchConfig, batch: int, kv_heads: int) -> tuple[int, int]:
+    """Two bounds on the cut: ``total tiles / slots`` and ``longest item / even_pieces`` tiles a piece.
+
+    Every item can add one piece, its last; taking the items off the programs beforehand keeps the
+    pieces within the launch.  Items of equal length are cut alike, with no such loss.
+    """
+    launched = launched_programs(config, batch, kv_heads)
+    items = batch * kv_heads
+    return launched - items, launched // items
 
 
 def next_power_of_two(value: int) -> int:
@@ -157,7 +199,7 @@ def next_power_of_two(value: int) -> int:
     return 1 << (value - 1).bit_length()
 
 
-def reachable(arch: Arch) -> Iterator[tuple[AttentionCase, LaunchConfig]]:
+def reachable(arch: Arch, gluon: bool = False) -> Iterator[tuple[AttentionCase, LaunchConfig]]:
     """One case for every distinct configuration that :func:`select` can return on ``arch``.
 
     Batches step through every value because thresholds may sit anywhere.
@@ -180,7 +222,7 @@ def reachable(arch: Arch) -> Iterator[tuple[AttentionCase, LaunchConfig]]:
                         max_seqlen_k=4096,
                         layout=layout,
                     )
-                    config = select(case, arch)
+                    config = select(case, arch, gluon)
                     if (layout, config) not in seen:
                         seen.add((layout, config))
                         yield case, config

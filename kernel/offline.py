@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from kernel.config import (
-    BATCH_BLOCK,
     H200,
     MI355X,
     Arch,
@@ -39,11 +38,13 @@ POINTERS = {
     "partial_ptr": "*fp16",
     "partial_max_ptr": "*fp32",
     "partial_sum_ptr": "*fp32",
+    "partial_lse_ptr": "*fp32",
     "cu_seqlens_q_ptr": "*i32",
     "lengths_ptr": "*i32",
     "index_ptr": "*i32",
     "k_descale_ptr": "*fp32",
     "v_descale_ptr": "*fp32",
+    "done_ptr": "*i32",
 }
 # Token slots are 64-bit in the engine that has them, page numbers 32-bit.
 TOKEN_POINTERS = POINTERS | {"index_ptr": "*i64", "draft_ptr": "*i64"}
@@ -120,8 +121,12 @@ class Resources:
         return found
 
 
-def inspect(arch: Arch) -> list[Resources]:
+def inspect(arch: Arch, sample: bool = False) -> list[Resources]:
     """Compile everything that can run on ``arch``: all configurations and the generic arm.
+
+    Args:
+        arch: target.
+        sample: of the Gluon kernel, which takes long to compile, only the configurations in ``SAMPLE``.
 
     Raises:
         RuntimeError: Triton is in interpreter mode, which cannot compile.
@@ -130,7 +135,7 @@ def inspect(arch: Arch) -> list[Resources]:
         raise RuntimeError("TRITON_INTERPRET=1 replaces the compiler; unset it and start again")
     found = []
     seen = set()
-    for function, values, options in _launches(arch):
+    for function, values, options in _launches(arch, sample):
         key = (function.__name__, tuple(values.items()), tuple(options.items()))
         if key not in seen:
             seen.add(key)
@@ -138,16 +143,33 @@ def inspect(arch: Arch) -> list[Resources]:
     return found
 
 
-def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
+# Layout, and parts that an item's output is cut into.
+SAMPLE = {("paged", 16), ("tokens", 16)}
+
+
+def _launches(arch: Arch, sample: bool) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
     """Every launch that :mod:`kernel.ops` can make: function, constants and options."""
     from kernel import generic_attention, verify_attention
 
-    for case, config in reachable(arch):
+    cases = list(reachable(arch))
+    if arch.name == "sm_90":
+        cases += [
+            (case, config)
+            for case, config in reachable(arch, gluon=True)
+            if not sample or (case.layout, config.shares) in SAMPLE
+        ]
+    for case, config in cases:
         tokens = case.layout == "tokens"
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-        yield verify_attention.verify_kernel, verify_values(config, tokens), options
-        options = {"num_warps": config.reduce_warps}
-        yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
+        if config.gluon:
+            from kernel.hopper_attention import hopper_kernel
+
+            yield hopper_kernel, hopper_values(config, tokens), {"num_warps": config.num_warps}
+        else:
+            options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+            yield verify_attention.verify_kernel, verify_values(config, tokens), options
+        if not config.shares:
+            options = {"num_warps": config.reduce_warps}
+            yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
     for generic in reachable_generic(arch):
         options = {"num_warps": generic.num_warps, "num_stages": generic.num_stages}
         if arch.name == "gfx950":
@@ -160,14 +182,25 @@ def _launches(arch: Arch) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]
             yield generic_attention.generic_reduce_kernel, values, options
 
 
+def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
+    """Compile-time arguments of the Gluon kernel, as :mod:`kernel.ops` passes them."""
+    values: dict[str, Any] = _shared_values(config, tokens) | {"SHARES": config.shares}
+    if not tokens:
+        values["draft_ptr"] = None
+    if not config.shares:
+        values["done_ptr"] = None
+    return values
+
+
 def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the verify kernel, as :mod:`kernel.ops` passes them."""
-    values: dict[str, Any] = _shared_values(config, tokens)
-    values |= {
+    """Compile-time arguments of the portable kernel."""
+    values: dict[str, Any] = _shared_values(config, tokens) | {
+        "HEAD": 256,
         "ROWS": config.rows,
+        "TILE": config.tile,
         "PAGE": 1 if tokens else 16,
         "FP16": config.arithmetic == "fp16",
-        "SPLIT_Q": config.split_q,
+        "INTERPRETED": False,
     }
     if not tokens:
         values["draft_ptr"] = None
@@ -177,6 +210,9 @@ def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     """Compile-time arguments of the reduction."""
     return _shared_values(config, tokens) | {
+        "HEAD": 256,
+        "TILE": config.tile,
+        "INTERPRETED": False,
         "CHUNK": config.reduce_chunk,
         "BLOCK": config.reduce_block,
         "COLUMNS": config.reduce_columns,
@@ -186,13 +222,9 @@ def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
 def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
     return {
         "GROUP": 16,
-        "HEAD": 256,
-        "TILE": config.tile,
-        "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
-        "BATCH_BLOCK": BATCH_BLOCK,
+        "BATCH_BLOCK": config.batch_block,
         "TOKENS": tokens,
-        "INTERPRETED": False,
     }
 
 
@@ -248,7 +280,12 @@ def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict
             attributes[(place,)] = [["tt.divisibility", 16]]
     amd = arch.name.startswith("gfx")
     target = GPUTarget("hip", arch.name, 64) if amd else GPUTarget("cuda", int(arch.name.removeprefix("sm_")), 32)
-    source = ASTSource(function, signature, constexprs=values, attrs=attributes)
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source = GluonASTSource(function, signature, constexprs=values, attrs=attributes)
+    else:
+        source = ASTSource(function, signature, constexprs=values, attrs=attributes)
     compiled = triton.compile(source, target=target, options=options)
     shown = [f"{k}={v}" for k, v in values.items() if k in LABELLED]
     label = " ".join(shown + [f"{k}={v}" for k, v in options.items()])
@@ -257,7 +294,7 @@ def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict
     return read(compiled, function.__name__, arch.name, label, options["num_warps"], needs_matrix)
 
 
-LABELLED = ("ROWS", "TILE", "TOKENS", "DIRECT", "CHUNK", "BLOCK", "COLUMNS", "SEGMENTS")
+LABELLED = ("ROWS", "TILE", "BATCH_BLOCK", "TOKENS", "SHARES", "DIRECT", "CHUNK", "BLOCK", "COLUMNS", "SEGMENTS")
 
 
 def read_amd(compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool) -> Resources:
@@ -346,9 +383,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table (or JSON); 0 if all is well, 1 on a spill or a missing matrix instruction."""
     parser = argparse.ArgumentParser(prog="kernel.offline", description=__doc__)
     parser.add_argument("--arch", choices=sorted(ARCHES), default="gfx950")
+    parser.add_argument("--sample", action="store_true", help="skip most variants of the Gluon kernel")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     chosen = parser.parse_args(arguments)
-    rows = inspect(ARCHES[chosen.arch])
+    rows = inspect(ARCHES[chosen.arch], chosen.sample)
     print(json.dumps([asdict(row) for row in rows], indent=1) if chosen.json else table(rows))
     return int(any(row.faults for row in rows))
 

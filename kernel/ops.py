@@ -6,6 +6,7 @@ so every call may be captured in a CUDA or HIP graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +21,15 @@ from kernel.checks import (
     split_descale,
 )
 from kernel.config import (
-    BATCH_BLOCK,
     Arch,
     GenericConfig,
     LaunchConfig,
     launched_programs,
     select,
     select_generic,
+    split,
 )
-from kernel.gate import AttentionCase, reject_reason
+from kernel.gate import MAX_BATCH, AttentionCase, reject_reason
 from kernel.generic_attention import generic_kernel, generic_reduce_kernel
 from kernel.verify_attention import reduce_kernel, verify_kernel
 
@@ -78,7 +79,7 @@ def mtp_verify_attention(
     batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
     case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
     _run(
-        select(case, arch),
+        select(case, arch, gluon=gluon_fits(q, k_cache, v_cache)),
         q,
         k_cache,
         v_cache,
@@ -143,7 +144,7 @@ def mtp_verify_attention_tokens(
     batch = _check_tokens(q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
     case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
     _run(
-        select(case, arch),
+        select(case, arch, gluon=gluon_fits(q, k_buffer, v_buffer)),
         q,
         k_buffer.unsqueeze(1),
         v_buffer.unsqueeze(1),
@@ -236,15 +237,11 @@ def generic_attention_tokens(
     return out
 
 
-def scratch(
-    launched: int, rows: int, head: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Partial results (launched, rows, head) in fp16, their maxima and sums in fp32, all unset."""
-    shape = (launched, rows)
+def scratch(launched: int, rows: int, head: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Partial results (launched, rows, head) in fp16 and log2 of their weights in fp32, both unset."""
     return (
-        torch.empty((*shape, head), dtype=torch.float16, device=device),
-        torch.empty(shape, dtype=torch.float32, device=device),
-        torch.empty(shape, dtype=torch.float32, device=device),
+        torch.empty((launched, rows, head), dtype=torch.float16, device=device),
+        torch.empty((launched, rows), dtype=torch.float32, device=device),
     )
 
 
@@ -280,46 +277,78 @@ def _run(
     kv_heads, head = k.shape[2], q.shape[2]
     batch = cu_seqlens_q.shape[0] - 1
     launched = launched_programs(config, batch, kv_heads)
-    partial, tops, sums = scratch(launched, config.rows, head, q.device)
+    cut = split(config, batch, kv_heads)
+    partial, lse = scratch(launched, config.rows, head, q.device)
     k_number, k_tensor = split_descale(k_descale)
     v_number, v_tensor = split_descale(v_descale)
     shared = {
         "GROUP": q.shape[1] // kv_heads,
-        "HEAD": head,
-        "TILE": config.tile,
-        "PROGRAMS": config.programs,
         "MIN_TILES": config.min_tiles,
-        "BATCH_BLOCK": BATCH_BLOCK,
+        "BATCH_BLOCK": config.batch_block,
         "TOKENS": drafts is not None,
-        "INTERPRETED": q.device.type == "cpu",
     }
-    _launch(verify_kernel, (launched,))(
-        q,
-        k,
-        v,
-        partial,
-        tops,
-        sums,
-        cu_seqlens_q,
-        lengths,
-        index,
-        drafts,
-        k_tensor,
-        softmax_scale * k_number,
-        batch,
-        kv_heads,
-        index.stride(0),
-        *q.stride()[:2],
-        *k.stride()[:3],
-        *v.stride()[:3],
-        ROWS=config.rows,
-        PAGE=page_size,
-        FP16=config.arithmetic == "fp16",
-        SPLIT_Q=config.split_q,
-        **shared,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+    if config.gluon:
+        _launch(_gluon_kernel(), (launched,))(
+            q,
+            k,
+            v,
+            partial,
+            lse,
+            out,
+            counters(q.device) if config.shares else None,
+            cu_seqlens_q,
+            lengths,
+            index,
+            drafts,
+            k_tensor,
+            v_tensor,
+            softmax_scale * k_number,
+            v_number,
+            batch,
+            kv_heads,
+            *cut,
+            index.stride(0),
+            *q.stride()[:2],
+            *k.stride()[:3],
+            *out.stride()[:2],
+            SHARES=config.shares,
+            **shared,
+            num_warps=config.num_warps,
+            # Programs that wait for each other must all be on the device: so the driver promises.
+            launch_cooperative_grid=config.shares > 0,
+        )
+        if config.shares:
+            return
+    else:
+        _launch(verify_kernel, (launched,))(
+            q,
+            k,
+            v,
+            partial,
+            lse,
+            cu_seqlens_q,
+            lengths,
+            index,
+            drafts,
+            k_tensor,
+            softmax_scale * k_number,
+            batch,
+            kv_heads,
+            *cut,
+            index.stride(0),
+            *q.stride()[:2],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            HEAD=head,
+            ROWS=config.rows,
+            TILE=config.tile,
+            PAGE=page_size,
+            FP16=config.arithmetic == "fp16",
+            INTERPRETED=q.device.type == "cpu",
+            **shared,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
     reduce_grid = (
         batch * kv_heads,
         config.rows // config.reduce_block,
@@ -328,16 +357,19 @@ def _run(
     _launch(reduce_kernel, reduce_grid)(
         out,
         partial,
-        tops,
-        sums,
+        lse,
         cu_seqlens_q,
         lengths,
         v_tensor,
         v_number,
         batch,
         kv_heads,
+        *cut,
         config.rows,
         *out.stride()[:2],
+        HEAD=head,
+        TILE=config.tile,
+        INTERPRETED=q.device.type == "cpu",
         **shared,
         CHUNK=config.reduce_chunk,
         BLOCK=config.reduce_block,
@@ -418,6 +450,46 @@ def _run_generic(
             INTERPRETED=q.device.type == "cpu",
             num_warps=config.reduce_warps,
         )
+
+
+@functools.cache
+def _gluon_kernel() -> Any:
+    """The Hopper kernel, or None where Triton has no Gluon that it knows."""
+    try:
+        from kernel.hopper_attention import hopper_kernel
+    except (ImportError, AttributeError):
+        return None
+    return hopper_kernel
+
+
+def gluon_fits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether the Hopper kernel may run: it copies 16 bytes at a time, and K and V alike."""
+    aligned = all(stride % 16 == 0 for stride in k.stride()[:-1]) and k.data_ptr() % 16 == v.data_ptr() % 16 == 0
+    return q.device.type == "cuda" and k.stride() == v.stride() and aligned and _gluon_kernel() is not None
+
+
+COUNTER_ROWS = 256
+_counter_rows: dict[torch.device, torch.Tensor] = {}
+_counter_row_of: dict[tuple[torch.device, int], int] = {}
+
+
+def counters(device: torch.device) -> torch.Tensor:
+    """Zeros that every launch leaves as zeros: programs of an item that are done.
+
+    A stream has a row of its own, as launches of different streams may run at the same time.  Graphs
+    captured on one stream share its row, so they must not be replayed at the same time.
+    """
+    if device not in _counter_rows:
+        rows = torch.zeros((COUNTER_ROWS, MAX_BATCH), dtype=torch.int32, device=device)
+        if torch.cuda.is_current_stream_capturing():
+            return rows[0]  # the graph itself makes them zeros, and other graphs must not rely on it
+        torch.cuda.synchronize(device)  # once: other streams may use their rows next
+        _counter_rows[device] = rows
+    key = (device, torch.cuda.current_stream(device).cuda_stream)
+    row = _counter_row_of.setdefault(key, len(_counter_row_of))
+    if row >= COUNTER_ROWS:
+        return torch.zeros(MAX_BATCH, dtype=torch.int32, device=device)
+    return _counter_rows[device][row]
 
 
 def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:

@@ -19,12 +19,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernel.arithmetic import operand, output, power_of_two_near, two_e4m3
+from kernel.arithmetic import operand, output, power_of_two_near
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
-# |q| < 4 times this stays under E4M3's 448; a residual below its least step is 2^-16 of the row.
-SPLIT_UNIT = tl.constexpr(64.0)
 
 
 @triton.jit
@@ -47,35 +45,73 @@ def sequence_pieces(
     lengths_ptr,
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     b,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     """Pieces that each item of the sequences ``b`` is cut into, 0 for an empty sequence.
 
-    A piece has at most ``size`` tiles, so there are at most ``total / size + items`` of them.
-    :func:`kernel.config.split_slots` says how ``slots`` follow from the items.
+    A piece has at most ``size`` tiles.  Either bound keeps their number within the launch: there
+    are at most ``total / size + items`` of them, and ``even_pieces`` an item if that cuts the longest;
+    the second is tighter when lengths are equal.  :func:`kernel.config.split` makes both numbers.
     """
     lengths = sequence_length(cu_seqlens_q_ptr, lengths_ptr, b, b < batch, TOKENS)
     tiles = tl.cdiv(lengths, TILE)  # [BATCH_BLOCK]
     total = tl.sum(tiles, 0) * kv_heads
-    items = batch * kv_heads
-    slots = tl.maximum(tl.cdiv(items + PROGRAMS // 2, PROGRAMS) * PROGRAMS - items, 1)
-    size = tl.maximum(tl.cdiv(total, slots), MIN_TILES)
-    return tl.cdiv(tiles, size)  # [BATCH_BLOCK]
+    size = tl.minimum(tl.cdiv(total, slots), tl.cdiv(tl.max(tiles, 0), even_pieces))
+    return tl.cdiv(tiles, tl.maximum(size, MIN_TILES))  # [BATCH_BLOCK]
+
+
+@triton.jit
+def find_piece(
+    cu_seqlens_q_ptr,
+    lengths_ptr,
+    batch,
+    kv_heads,
+    slots,
+    even_pieces,
+    b,
+    program,
+    TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    BATCH_BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """Where a program's piece lies: sequence, KV head, piece, pieces of the item, tiles, length.
+
+    The first tile and the tile past the last are equal for a program beyond the last piece.
+    """
+    pieces = sequence_pieces(
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, TILE, MIN_TILES, TOKENS
+    )  # [BATCH_BLOCK]
+    # program at which the next sequence starts
+    ends = tl.cumsum(pieces, 0) * kv_heads  # [BATCH_BLOCK]
+    seq = tl.sum((ends <= program).to(tl.int32), 0)
+    exists = seq < BATCH_BLOCK
+    seq_start = tl.sum(tl.where(b < seq, pieces, 0), 0) * kv_heads
+    seq_pieces = tl.maximum(tl.sum(tl.where(b == seq, pieces, 0), 0), 1)
+    head = (program - seq_start) // seq_pieces
+    piece = (program - seq_start) % seq_pieces
+    length = sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, exists, TOKENS)
+    tiles = tl.cdiv(length, TILE)
+    share = tiles // seq_pieces
+    rest = tiles % seq_pieces  # the first ``rest`` pieces have one tile more
+    first = piece * share + tl.minimum(piece, rest)
+    last = first + share + (piece < rest).to(tl.int32)
+    return seq, head, piece, seq_pieces, first, last, length
 
 
 # Counts that change with the batch must not make Triton compile again in a running server.
-@triton.jit(do_not_specialize=["batch", "kv_heads", "index_stride"])
+@triton.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "index_stride"])
 def verify_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
     partial_ptr,  # fp16 (launched programs, ROWS, HEAD): means of V, weighted by exp2(s - max)
-    partial_max_ptr,  # fp32 (launched programs, ROWS)
-    partial_sum_ptr,  # fp32 (launched programs, ROWS): sums of exp2(s - max)
+    partial_lse_ptr,  # fp32 (launched programs, ROWS): log2 of the sums of exp2(s)
     cu_seqlens_q_ptr,
     lengths_ptr,  # paged: KV lengths; tokens: offsets into index_ptr
     index_ptr,  # paged: block table; tokens: slots of the prefixes
@@ -84,6 +120,8 @@ def verify_kernel(
     logit_scale,  # softmax scale, times k_descale where that is a number
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     index_stride,
     q_stride_token,
     q_stride_head,
@@ -98,33 +136,31 @@ def verify_kernel(
     ROWS: tl.constexpr,
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     BATCH_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
     FP16: tl.constexpr,
-    SPLIT_Q: tl.constexpr,  # Q as two E4M3 parts, K as stored
     INTERPRETED: tl.constexpr,
 ):
     """One piece of one item."""
     program = tl.program_id(0)
     b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
-    pieces = sequence_pieces(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
-    )  # [BATCH_BLOCK]
-    # program at which the next sequence starts
-    ends = tl.cumsum(pieces, 0) * kv_heads  # [BATCH_BLOCK]
-    seq = tl.sum((ends <= program).to(tl.int32), 0)
-    if seq >= BATCH_BLOCK:
+    seq, head, _, _, first, last, length = find_piece(
+        cu_seqlens_q_ptr,
+        lengths_ptr,
+        batch,
+        kv_heads,
+        slots,
+        even_pieces,
+        b,
+        program,
+        TILE,
+        MIN_TILES,
+        BATCH_BLOCK,
+        TOKENS,
+    )
+    if first >= last:
         return  # more programs than pieces
-    seq_start = tl.sum(tl.where(b < seq, pieces, 0), 0) * kv_heads
-    seq_pieces = tl.sum(tl.where(b == seq, pieces, 0), 0)
-    head = (program - seq_start) // seq_pieces
-    piece = (program - seq_start) % seq_pieces
-    length = sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS)
-    tiles = tl.cdiv(length, TILE)
-    first = (tiles.to(tl.int64) * piece // seq_pieces).to(tl.int32)
-    last = (tiles.to(tl.int64) * (piece + 1) // seq_pieces).to(tl.int32)
 
     scale = logit_scale * LOG2_E
     if k_descale_ptr is not None:
@@ -147,11 +183,7 @@ def verify_kernel(
         unit, inverse = power_of_two_near(tl.max(tl.abs(q), 1))  # [ROWS]
         q = q * inverse[:, None]  # [ROWS, HEAD], |q| < 4
         row_scale = unit * row_scale
-    if SPLIT_Q:
-        q_high, q_low = two_e4m3(q * SPLIT_UNIT)  # [ROWS, HEAD] each
-        row_scale = row_scale / SPLIT_UNIT
-    else:
-        q = operand(q, FP16, INTERPRETED)  # [ROWS, HEAD]
+    q = operand(q, FP16, INTERPRETED)  # [ROWS, HEAD]
     # Not 0 even for a row of zeros: that times a masked logit would be NaN.
     row_scale = tl.maximum(row_scale, SMALLEST_NORMAL)
 
@@ -184,12 +216,7 @@ def verify_kernel(
         v_offset = page * v_stride_page + slot * v_stride_slot
         k = tl.load(k_head + k_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
         v = tl.load(v_head + v_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
-        if SPLIT_Q:
-            # The small part first: what Hopper's FP8 sums drop is in proportion to the sum so far.
-            s = tl.dot(q_low, tl.trans(k))  # [ROWS, TILE]
-            s = tl.dot(q_high, tl.trans(k), s)
-        else:
-            s = tl.dot(q, tl.trans(operand(k, FP16, INTERPRETED)))  # [ROWS, TILE]
+        s = tl.dot(q, tl.trans(operand(k, FP16, INTERPRETED)))  # [ROWS, TILE]
         s = tl.where(pos[None, :] <= visible[:, None], s, float("-inf"))
         new_top = tl.maximum(top, tl.max(s, 1) * row_scale)  # [ROWS]
         # A row that has seen nothing yet has no largest logit to subtract.
@@ -205,31 +232,31 @@ def verify_kernel(
     # a second epilogue holds its addresses and masks beside the accumulator (NOTES.md).
     place = program.to(tl.int64) * ROWS + row  # [ROWS]
     # Divided by its sum a partial result is a mean of V and fits fp16: half the traffic of fp32.
-    acc = acc * (1.0 / tl.where(norm > 0, norm, 1.0))[:, None]
-    tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], acc.to(tl.float16))
-    tl.store(partial_max_ptr + place, top)
-    tl.store(partial_sum_ptr + place, norm)
+    seen = norm > 0  # a row may see nothing of this piece
+    norm = tl.where(seen, norm, 1.0)
+    tl.store(partial_ptr + place[:, None] * HEAD + d[None, :], (acc * (1.0 / norm)[:, None]).to(tl.float16))
+    tl.store(partial_lse_ptr + place, tl.where(seen, top + tl.math.log2(norm), float("-inf")))
 
 
-@triton.jit(do_not_specialize=["batch", "kv_heads", "rows"])
+@triton.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "rows"])
 def reduce_kernel(
     out_ptr,
     partial_ptr,
-    partial_max_ptr,
-    partial_sum_ptr,
+    partial_lse_ptr,
     cu_seqlens_q_ptr,
     lengths_ptr,
     v_descale_ptr,
     out_scale,  # v_descale where that is a number
     batch,
     kv_heads,
+    slots,
+    even_pieces,
     rows,
     out_stride_token,
     out_stride_head,
     GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     TILE: tl.constexpr,
-    PROGRAMS: tl.constexpr,
     MIN_TILES: tl.constexpr,
     BATCH_BLOCK: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -254,7 +281,7 @@ def reduce_kernel(
     real_row = (token < q_length)[:, None]
     b = tl.arange(0, BATCH_BLOCK)  # [BATCH_BLOCK]
     pieces = sequence_pieces(
-        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, TILE, PROGRAMS, MIN_TILES, TOKENS
+        cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, b, TILE, MIN_TILES, TOKENS
     )  # [BATCH_BLOCK]
     seq_pieces = tl.sum(tl.where(b == seq, pieces, 0), 0)
     if seq_pieces == 0:
@@ -267,22 +294,22 @@ def reduce_kernel(
     norm = tl.zeros([BLOCK], tl.float32)  # [BLOCK]
     acc = tl.zeros([BLOCK, COLUMNS], tl.float32)  # [BLOCK, COLUMNS]
     for offset in range(0, seq_pieces, CHUNK):
+        # Rows first: the compiler then gives each warp rows of its own, and pieces add up in registers.
         p = offset + tl.arange(0, CHUNK)  # [CHUNK] pieces
-        real = (p < seq_pieces)[:, None]
-        place = (start + p).to(tl.int64)[:, None] * rows + row[None, :]  # [CHUNK, BLOCK]
-        tops = tl.load(partial_max_ptr + place, mask=real, other=float("-inf"))  # [CHUNK, BLOCK]
-        sums = tl.load(partial_sum_ptr + place, mask=real, other=0.0)  # [CHUNK, BLOCK]
+        real = (p < seq_pieces)[None, :]
+        place = (start + p).to(tl.int64)[None, :] * rows + row[:, None]  # [BLOCK, CHUNK]
+        lse = tl.load(partial_lse_ptr + place, mask=real, other=float("-inf"))  # [BLOCK, CHUNK]
         part = tl.load(
             partial_ptr + place[:, :, None] * HEAD + d[None, None, :],
             mask=real[:, :, None],
             other=0.0,
-        )  # [CHUNK, BLOCK, COLUMNS]
-        new_top = tl.maximum(top, tl.max(tops, 0))  # [BLOCK]
+        )  # [BLOCK, CHUNK, COLUMNS]
+        new_top = tl.maximum(top, tl.max(lse, 1))  # [BLOCK]
         anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.math.exp2(tops - anchor[None, :]) * sums  # [CHUNK, BLOCK]
+        weight = tl.math.exp2(lse - anchor[:, None])  # [BLOCK, CHUNK]
         shrink = tl.math.exp2(top - anchor)  # [BLOCK]
-        norm = norm * shrink + tl.sum(weight, 0)
-        acc = acc * shrink[:, None] + tl.sum(part.to(tl.float32) * weight[:, :, None], 0)
+        norm = norm * shrink + tl.sum(weight, 1)
+        acc = acc * shrink[:, None] + tl.sum(part.to(tl.float32) * weight[:, :, None], 1)
         top = new_top
     v_scale = out_scale
     if v_descale_ptr is not None:

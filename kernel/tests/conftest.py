@@ -23,7 +23,7 @@ def _compile(arch: str) -> subprocess.Popen[str]:
     environment["TRITON_DEFAULT_FP_FUSION"] = "1"
     if arch not in _compilers:
         _compilers[arch] = subprocess.Popen(
-            [sys.executable, "-m", "kernel.offline", "--arch", arch, "--json"],
+            [sys.executable, "-m", "kernel.offline", "--arch", arch, "--sample", "--json"],
             cwd=Path(__file__).resolve().parents[2],
             env=environment,
             stdout=subprocess.PIPE,

@@ -163,6 +163,33 @@ def test_queries_out_of_fp16_range(magnitude: float) -> None:
     check(scaled)
 
 
+@pytest.mark.parametrize("spread", [2.0**-8, 2.0**-16, 2.0**-40])
+def test_small_elements_beside_large_ones(spread: float) -> None:
+    """A row's scale follows its largest element; what that does to the others must not show."""
+    problem = make_problem([70, 33], [4, 2])
+    q = problem.q.clone()
+    q[..., ::2] *= spread
+    q[:, 3] = 0  # a whole row of zeros
+    check(replace(problem, q=q))
+
+
+def test_a_negative_softmax_scale() -> None:
+    check(replace(make_problem([70, 5], [4, 3]), softmax_scale=-0.0625))
+
+
+@pytest.mark.parametrize("growth", [1.0, -1.0])
+def test_logits_that_rise_and_fall_along_the_sequence(growth: float) -> None:
+    """The largest logit of a row moves from tile to tile, by more than fp16 weights can hold."""
+    problem = make_problem([330, 200], [4, 4])
+    k = problem.k_cache.float()
+    for seq, length in enumerate(problem.seqused_k.tolist()):
+        position = torch.arange(length, device=DEVICE)
+        factor = torch.exp2(growth * 6 * (position / length - 0.5))
+        pages = problem.block_table[seq].long()[position // PAGE]
+        k[pages, position % PAGE] *= factor[:, None, None]
+    check(replace(problem, k_cache=k.to(torch.float8_e4m3fn), softmax_scale=0.25))
+
+
 def test_page_order_does_not_matter() -> None:
     """The same KV on other pages gives the same bits."""
     problem = make_problem([90, 40], [4, 4])

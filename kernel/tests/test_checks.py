@@ -12,7 +12,7 @@ import torch
 
 from kernel import ops
 from kernel.checks import UnsupportedCase, device_arch, split_descale
-from kernel.config import LaunchConfig, launched_programs, split_slots
+from kernel.config import LaunchConfig, launched_programs, select, split
 from kernel.tests.problems import SMALL_HOPPER, Problem, expected, make_problem, run, token_layout
 
 PROBLEM = make_problem([20, 5], [2, 1])
@@ -117,30 +117,43 @@ def test_descales_split_into_number_and_pointer() -> None:
     assert split_descale(tensor) == (1.0, tensor)
 
 
+def _config(programs: int, min_tiles: int = 1) -> LaunchConfig:
+    case = PROBLEM.case(SMALL_HOPPER)
+    return replace(select(case, SMALL_HOPPER), programs=programs, min_tiles=min_tiles)
+
+
+def _pieces(config: LaunchConfig, tiles: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """The device's cut, worked out here."""
+    slots, even_pieces = split(config, len(tiles), kv_heads)
+    size = min(math.ceil(int(tiles.sum()) * kv_heads / slots), math.ceil(int(tiles.max()) / even_pieces))
+    return torch.ceil(tiles / max(size, config.min_tiles)).int()
+
+
 @pytest.mark.parametrize("programs", [1, 2, 7, 132, 512])
 @pytest.mark.parametrize("min_tiles", [1, 2, 8])
 def test_pieces_never_exceed_the_launch(programs: int, min_tiles: int) -> None:
-    """The device's split, worked out here for many lengths, against the host's bound."""
-    config = LaunchConfig(64, 64, programs, min_tiles, 4, 2, "fp16", True, 4, 8, 256, 4)
+    config = _config(programs, min_tiles)
     generator = torch.Generator().manual_seed(programs)
     for batch in (1, 2, 3, 16, 64, 512):
         for kv_heads in (1, 2):
             launched = launched_programs(config, batch, kv_heads)
             for high in (1, 3, 100, 5000):
                 tiles = torch.randint(0, high + 1, (batch,), generator=generator)
-                slots = split_slots(config, batch, kv_heads)
-                size = max(math.ceil(int(tiles.sum()) * kv_heads / slots), min_tiles)
-                pieces = int(-(-tiles // size).sum()) * kv_heads
-                assert pieces <= launched
+                assert int(_pieces(config, tiles, kv_heads).sum()) * kv_heads <= launched
+
+
+def test_equal_lengths_are_cut_alike_and_fill_the_device() -> None:
+    """16 x 8192 on 264 programs: 16 pieces each, where the other bound alone would leave 15."""
+    assert _pieces(_config(264), torch.full((16,), 128), 1).tolist() == [16] * 16
 
 
 @pytest.mark.parametrize(
-    ("items", "slots"),
-    [(1, 131), (16, 116), (66, 66), (67, 197), (132, 132), (198, 66), (199, 197)],
+    ("items", "slots", "even_pieces"),
+    [(1, 131, 132), (16, 116, 8), (66, 66, 2), (67, 197, 3), (132, 132, 2), (198, 66, 1), (199, 197, 1)],
 )
-def test_slots_and_items_fill_whole_waves(items: int, slots: int) -> None:
-    config = LaunchConfig(64, 64, 132, 2, 4, 2, "fp16", True, 4, 8, 256, 4)
-    assert split_slots(config, items, 1) == slots
+def test_slots_and_items_fill_whole_waves(items: int, slots: int, even_pieces: int) -> None:
+    config = _config(132)
+    assert split(config, items, 1) == (slots, even_pieces)
     assert launched_programs(config, items, 1) % 132 == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernel.config import BATCH_BLOCK, H200, MI355X, Arch, reachable, select, select_generic
+from kernel.config import H200, MI355X, Arch, reachable, select, select_generic
 from kernel.gate import AttentionCase, reject_reason
 
 ACCEPTED = AttentionCase(
@@ -47,9 +47,9 @@ ACCEPTED = AttentionCase(
 def test_accepts(change: dict[str, Any]) -> None:
     case = replace(ACCEPTED, **change)
     assert reject_reason(case) is None
-    for arch in (MI355X, H200):
-        assert select(case, arch).rows >= 16 * case.max_seqlen_q
-        assert case.batch <= BATCH_BLOCK
+    for config in (select(case, MI355X), select(case, H200), select(case, H200, gluon=True)):
+        assert config.rows >= 16 * case.max_seqlen_q
+        assert config.batch_block >= case.batch
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_nonsense_is_a_bug_and_raises(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("arch", [MI355X, H200, Arch("sm_90", 1)])
 def test_every_accepted_case_has_a_configuration(arch: Arch) -> None:
-    cases = list(reachable(arch))
+    cases = [*reachable(arch), *reachable(arch, gluon=True)]
     assert cases
     assert all(reject_reason(case) is None for case, _ in cases)
     assert all(config.programs >= 1 for _, config in cases)
