@@ -38,6 +38,7 @@ from kernel.evidence import ARM_VARIABLE, FOLDER_VARIABLE, Evidence
 ARMS = ("generic", "in-tree", "upstream")
 TRITON_TARGET = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.forward_extend"
 AITER_TARGET = "sglang.srt.layers.attention.aiter_backend.unified_attention"
+AITER_EXTEND_TARGET = "sglang.srt.layers.attention.aiter_backend.AiterAttnBackend.forward_extend"
 MTP_MODULE = "sglang.kernels.ops.attention.unified_attention_3d_mtp"
 MTP_TARGET = f"{MTP_MODULE}.unified_attention_3d_mtp_func"
 AITER_GENERIC = "aiter.ops.triton.attention.unified_attention:unified_attention"
@@ -257,8 +258,10 @@ def _triton_reason(backend: Any, call: dict[str, Any], named: dict[str, Any]) ->
         return "not_causal"
     if named.get("score_mod") is not None or named.get("xai_temperature_len", -1) > 0:
         return "logit_change"
-    if getattr(backend, "_translate_kv_loc", None) is not None:
-        return "virtual_slots"  # out_cache_loc then names no place in the pool
+    # Where slots are virtual, out_cache_loc names no place in the pool. Up to 0.5.18, and from 0.5.19 on.
+    translator = getattr(backend, "kv_index_translator", None)
+    if getattr(backend, "_translate_kv_loc", None) is not None or getattr(translator, "is_translating", False):
+        return "virtual_slots"
     return None
 
 
@@ -272,44 +275,56 @@ def _dtype(tensor: Any) -> str:
 def _aiter_hooks(arm: str, evidence: Evidence) -> list[Hook]:
     from kernel.ops import mtp_verify_attention
 
-    def around_unified(original: Call, **call: Any) -> Any:
-        """AITER's kernel, which SGLang calls for prefill, decode and, at 2-4 query tokens, verify."""
-        if not 1 < call["max_seqlen_q"] <= 4:
+    # Calls of attention within the target-verify batch being served; empty outside one. From 0.5.19 on,
+    # draft-extend calls the same functions with as few query tokens, and keeps the path it had.
+    calls: list[int] = []
+
+    def around_extend(
+        original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if not batch.forward_mode.is_target_verify():
+            return original(backend, q, k, v, layer, batch, *args, **kw)
+        calls.append(0)
+        try:
+            return original(backend, q, k, v, layer, batch, *args, **kw)
+        finally:
+            if not calls.pop():
+                reason = "upstream" if arm == "upstream" else OTHER_PATH
+                evidence.count_passed(reason, len(batch.seq_lens), _seen(evidence, q.device))
+
+    def serve(original: Call, call: dict[str, Any], generic: Call) -> Any:
+        """One call of attention: `call` as SGLang made it, `generic` what the generic arm takes in its place."""
+        if not calls:
             return original(**call)
+        calls[-1] += 1
         captured = _seen(evidence, call["q"].device)
         sequences = call["seqused_k"].shape[0]
-        if arm == "upstream":
-            evidence.count_passed("upstream", sequences, captured)
-            return original(**call)
         packed = {**call, "k": packed_heads(call["k"]), "v": packed_heads(call["v"])}
-        reason = _aiter_reason(packed)
+        reason = "upstream" if arm == "upstream" else _aiter_reason(packed)
         if reason is not None:
             evidence.count_passed(reason, sequences, captured)
             return original(**call)
         evidence.count_served(sequences, call["max_seqlen_q"], captured)
-        return original(**packed) if arm == "generic" else mtp_verify_attention(**_ours(packed))
+        return generic(**packed) if arm == "generic" else mtp_verify_attention(**_ours(packed))
+
+    def around_unified(original: Call, **call: Any) -> Any:
+        """AITER's kernel, for prefill, decode, draft-extend and verify."""
+        return serve(original, call, original)
 
     def around_mtp(original: Call, **call: Any) -> Any:
-        """SGLang's own MTP kernel (0.5.23), behind its shape gate."""
-        captured = _seen(evidence, call["q"].device)
-        sequences = call["seqused_k"].shape[0]
-        if arm == "upstream":
-            evidence.count_passed("upstream", sequences, captured)
-            return original(**call)
-        reason = _aiter_reason(call)
-        if reason is not None:
-            evidence.count_passed(reason, sequences, captured)
-            return original(**call)
-        evidence.count_served(sequences, call["max_seqlen_q"], captured)
-        if arm == "in-tree":
-            return mtp_verify_attention(**_ours(call))
-        generic = pkgutil.resolve_name(AITER_GENERIC)
-        return generic(**call, causal=True, window_size=(-1, -1), softcap=0.0, q_descale=None)
+        """SGLang's own MTP kernel (from 0.5.19 on), behind its shape gate."""
+
+        def aiter(**packed: Any) -> Any:
+            unified: Call = pkgutil.resolve_name(AITER_GENERIC)
+            return unified(**packed, causal=True, window_size=(-1, -1), softcap=0.0, q_descale=None)
+
+        return serve(original, call, aiter)
 
     unified = ("q", "k", "v", "out", "cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k", "block_table")
-    hooks = [Hook(AITER_TARGET, unified, around_unified)]
-    if _exists(MTP_MODULE):  # 0.5.23
-        hooks.insert(0, Hook(MTP_TARGET, unified, around_mtp))
+    extend = ("q", "k", "v", "layer", "forward_batch")
+    hooks = [Hook(AITER_TARGET, unified, around_unified), Hook(AITER_EXTEND_TARGET, extend, around_extend)]
+    if _exists(MTP_MODULE):
+        hooks.append(Hook(MTP_TARGET, unified, around_mtp))
     return hooks
 
 

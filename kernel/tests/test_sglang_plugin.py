@@ -111,16 +111,23 @@ def test_devices_caches_trees_and_changed_logits_are_rejected(
     tree = sglang.TritonAttnBackend()
     tree.topk = 2
     verify(sglang, tree)
-    virtual = sglang.TritonAttnBackend()
-    virtual._translate_kv_loc = lambda slots: slots
-    verify(sglang, virtual)
+    for name, value in (
+        ("_translate_kv_loc", lambda slots: slots),
+        ("kv_index_translator", SimpleNamespace(is_translating=True)),
+    ):
+        virtual = sglang.TritonAttnBackend()
+        setattr(virtual, name, value)
+        verify(sglang, virtual)
+    translated_nowhere = sglang.TritonAttnBackend()
+    translated_nowhere.kv_index_translator = SimpleNamespace(is_translating=False)
+    assert sglang_plugin._triton_reason(translated_nowhere, {"is_causal": True}, {}) is None
     plain = sglang.TritonAttnBackend()
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), score_mod="some")
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), sinks="some")
     monkeypatch.setattr(checks, "device_arch", lambda device: Arch("gfx942", 304))
     verify(sglang, plain)
     reasons = ("kv_dtype", "kv_dtype_fnuz", "tree", "virtual_slots", "logit_change", "sinks", "arch")
-    assert dict(evidence.passed) == dict.fromkeys(reasons, 1)
+    assert dict(evidence.passed) == dict.fromkeys(reasons, 1) | {"virtual_slots": 2}
 
 
 def test_a_backend_that_takes_another_way_is_counted(sglang: ModuleType) -> None:
@@ -149,6 +156,16 @@ def aiter(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ) -> None:  # fmt: skip
         module.calls.append(k.shape)
 
+    class AiterAttnBackend:
+        """`layer` is the call of attention that it makes, or None for a path of its own."""
+
+        def forward_extend(
+            self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, sinks: Any = None
+        ) -> None:
+            if layer is not None:
+                getattr(module, forward_batch.calls)(**layer)
+
+    module.AiterAttnBackend = AiterAttnBackend  # type: ignore[attr-defined]
     module.unified_attention = unified_attention  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     parent = sys.modules["sglang.srt.layers.attention"]
@@ -180,11 +197,18 @@ def aiter_call(problem: Any, **changes: Any) -> dict[str, Any]:
     }
 
 
+def forward(
+    aiter: ModuleType, call: dict[str, Any] | None, verify: bool = True, calls: str = "unified_attention"
+) -> None:
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(is_target_verify=lambda: verify), seq_lens=[1], calls=calls)
+    aiter.AiterAttnBackend().forward_extend(torch.zeros(1), None, None, call, batch)
+
+
 def test_aiter_verify_is_served_from_the_packed_head(aiter: ModuleType) -> None:
     evidence = sglang_plugin.engage("in-tree")
     problem = make_problem([20, 9], [4, 4])
     call = aiter_call(problem)
-    aiter.unified_attention(**call)
+    forward(aiter, call)
     assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
     assert aiter.calls == []
     assert dict(evidence.served) == {"eager": 1}
@@ -193,23 +217,37 @@ def test_aiter_verify_is_served_from_the_packed_head(aiter: ModuleType) -> None:
 def test_aiter_generic_gets_one_head_and_upstream_what_sglang_gave(aiter: ModuleType) -> None:
     problem = make_problem([20], [4])
     sglang_plugin.engage("generic")
-    aiter.unified_attention(**aiter_call(problem))
+    forward(aiter, aiter_call(problem))
     assert [shape[2] for shape in aiter.calls] == [1]
 
 
 def test_aiter_upstream_and_prefill_are_untouched(aiter: ModuleType) -> None:
     evidence = sglang_plugin.engage("upstream")
     problem = make_problem([20], [4])
-    aiter.unified_attention(**aiter_call(problem))
+    forward(aiter, aiter_call(problem))
     aiter.unified_attention(**aiter_call(problem, max_seqlen_q=1))
-    aiter.unified_attention(**aiter_call(problem, max_seqlen_q=5))
-    assert [shape[2] for shape in aiter.calls] == [16, 16, 16]
+    assert [shape[2] for shape in aiter.calls] == [16, 16]
     assert dict(evidence.passed) == {"upstream": 1}
+
+
+def test_aiter_draft_extend_keeps_its_path_uncounted(aiter: ModuleType) -> None:
+    """From 0.5.19 on it calls the same function with as few query tokens."""
+    evidence = sglang_plugin.engage("in-tree")
+    forward(aiter, aiter_call(make_problem([20], [4])), verify=False)
+    assert [shape[2] for shape in aiter.calls] == [16]
+    assert not evidence.served
+    assert not evidence.passed
+
+
+def test_aiter_verify_by_another_path_is_counted(aiter: ModuleType) -> None:
+    evidence = sglang_plugin.engage("generic")
+    forward(aiter, None)
+    assert dict(evidence.passed) == {"other_path": 1}
 
 
 def test_aiter_window_is_rejected(aiter: ModuleType) -> None:
     evidence = sglang_plugin.engage("in-tree")
-    aiter.unified_attention(**aiter_call(make_problem([20], [4]), window_size=(127, 0)))
+    forward(aiter, aiter_call(make_problem([20], [4]), window_size=(127, 0)))
     assert dict(evidence.passed) == {"sliding_window": 1}
     assert len(aiter.calls) == 1
 
@@ -244,12 +282,14 @@ def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyP
     for name in ("aiter", "aiter.ops", "aiter.ops.triton", "aiter.ops.triton.attention"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
-    served = {}
+    served, plain_extend = {}, aiter.AiterAttnBackend.forward_extend
     for arm in sglang_plugin.ARMS:
         HookRegistry.reset()
+        aiter.AiterAttnBackend.forward_extend = plain_extend
         module.unified_attention_3d_mtp_func = unified_attention_3d_mtp_func  # type: ignore[attr-defined]
         evidence = sglang_plugin.engage(arm)
-        module.unified_attention_3d_mtp_func(**call)
+        aiter.mtp = module.unified_attention_3d_mtp_func
+        forward(aiter, call, calls="mtp")
         served[arm] = dict(evidence.served) or dict(evidence.passed)
     assert served == {"generic": {"eager": 1}, "in-tree": {"eager": 1}, "upstream": {"upstream": 1}}
     assert (len(own), len(generic)) == (1, 1)
