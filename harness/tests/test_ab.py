@@ -226,7 +226,7 @@ def test_the_embedded_engine_with_a_handicap(tmp_path: Path) -> None:
     text = EMBEDDED.read_text().replace("requests: 12", "requests: 6").replace("slot: 12", "slot: 6")
     text = text.replace("output_tokens: 32", "output_tokens: 20")
     write(tmp_path, text)
-    fast = ("--pairs", 4, "--first", 3, "--format", "json")
+    fast = ("--pairs", 4, "--first", 4, "--format", "json")
     found = mtpbench("ab", "scenario.yaml", "--base", "arm:plain", "--head", "arm:handicapped", *fast, cwd=tmp_path)
     assert found.returncode == 1, found.stdout + found.stderr
     assert json.loads(found.stdout)["verdict"] == "FAIL"
