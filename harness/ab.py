@@ -110,7 +110,7 @@ class Looks:
 
 # More pairs can't change either; BIMODAL and INCONCLUSIVE they may.
 _DECIDED = (Verdict.FAIL, Verdict.PASS, Verdict.IMPROVED)
-_HOPELESS = (Verdict.INVALID, Verdict.INCOMPARABLE)
+_HOPELESS = (Verdict.INVALID, Verdict.INCOMPARABLE, Verdict.NO_BASELINE, Verdict.MISSING)
 
 
 def plan_text(session: Session) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,14 +24,14 @@ from harness.model import Pass, PassKey, PassRecord, RequestStatus
 from harness.plan import LaunchPlan, plan_launches
 from harness.records import CONNECTION_LOST, PlannedRequest
 from harness.scenario import Scenario
-from harness.server import ServerProcess, check_wedged
+from harness.server import check_wedged
 from harness.store import RunStore, utc_now
 from harness.telemetry import Recorder, Source
 from harness.window import lag_p99, steady_window
 from harness.workload import Item, PromptBook, items_of, make_book, plan_blocks, poisson_offsets
 
 _POLL_S = 0.2
-_DEATH_S = 1.5
+_HOPELESS_STARTS = 2  # of an arm that never served a whole launch: a third would fail as well, after minutes
 
 
 class Ui(LaunchUi, Protocol):
@@ -38,6 +39,7 @@ class Ui(LaunchUi, Protocol):
 
     def launch_starting(self, plan: LaunchPlan, number: int, total: int) -> None: ...
     def launch_failed(self, plan: LaunchPlan, error: ServerError) -> None: ...
+    def launch_left_out(self, plan: LaunchPlan, failures: int) -> None: ...
     def pass_starting(self, key: PassKey, requests: int, warmup: bool) -> None: ...
     def pass_progress(self, progress: Progress) -> None: ...
     def pass_done(self, view: PassView) -> None: ...
@@ -65,6 +67,8 @@ class Experiment:
         next, says so. Raises what is not a server's fault."""
         outcome = Outcome()
         done = self.store.done()
+        served = {(key.arm, key.tp) for key in done}
+        failed: Counter[tuple[str, int]] = Counter()
         plans = plan_launches(self.scenario)
         with Workers(self.scenario.max_slots) as workers:
             for number, plan in enumerate(plans, 1):
@@ -73,10 +77,16 @@ class Experiment:
                     continue
                 if enough(plan.launch):
                     break
+                arm = (plan.arm.name, plan.tp)
+                if failed[arm] >= _HOPELESS_STARTS and arm not in served:
+                    self.ui.launch_left_out(plan, failed[arm])
+                    continue
                 self.ui.launch_starting(plan, number, len(plans))
                 try:
                     await self._run_launch(plan, todo, workers)
+                    served.add(arm)
                 except ServerError as error:
+                    failed[arm] += 1
                     outcome.failures.append((plan, error))
                     self.ui.launch_failed(plan, error)
                     if self.options.fail_fast:
@@ -198,7 +208,7 @@ class Experiment:
                 workers.board.request_stop(RequestStatus.TIMED_OUT)
                 return error
         if launch.server and workers.board.progress().failed:
-            return await _death(launch.server)
+            return await launch.server.death()
         return None
 
     async def _check_wedged(self, launch: Launch, progress: Progress, silent: float) -> None:
@@ -243,18 +253,6 @@ class _PassFailedError(Exception):
     def __init__(self, partial: LoadResult, error: ServerError) -> None:
         super().__init__(str(error))
         self.partial, self.error = partial, error
-
-
-async def _death(server: ServerProcess) -> ServerError | None:
-    """Why requests failed, if the server is ending: its streams break a moment before its process is gone."""
-    deadline = time.monotonic() + _DEATH_S
-    while time.monotonic() < deadline:
-        try:
-            server.check()
-        except ServerDiedError as error:
-            return error
-        await asyncio.sleep(_POLL_S / 4)
-    return None
 
 
 def _blame_server(load: LoadResult) -> LoadResult:

@@ -17,7 +17,7 @@ from harness.engines.command import Command
 from harness.engines.process import server_process
 from harness.engines.registry import ENGINES, AnySettings
 from harness.environment import image_digest, image_python_path, packages
-from harness.errors import ServerError
+from harness.errors import ServerDiedError, ServerError
 from harness.model import LaunchRecord
 from harness.plan import LaunchPlan, launch_context
 from harness.plugin import plugin_folder
@@ -26,6 +26,8 @@ from harness.scenario import Scenario
 from harness.server import ServerProcess, free_port, harmless, harmless_command
 from harness.store import RunStore, utc_now
 from kernel.source import ROOT
+
+_CRASH_S = 10.0  # SGLang's launcher looks for core dumps before it ends with its scheduler
 
 
 @dataclass(frozen=True)
@@ -155,10 +157,22 @@ class Launcher:
             self._ui.launch_ready(record.ready_seconds)
             proof = Proof(self._scenario, self._store, record, start.context)
             stack.callback(proof.finish)
-            record = await proof.collect(start.engine, start.settings, http, self._ui.preparing)
+            record = await self._proved(proof, start, server, http)
             asked = getattr(start.settings, "model", None) if server is None else None
             model = asked or await start.engine.identity(http) or "default"
             yield Launch(plan, start.engine, base_url, server, http, model, record)
+
+    async def _proved(
+        self, proof: Proof, start: _Start, server: ServerProcess | None, http: ControlClient
+    ) -> LaunchRecord:
+        """What the proof collects; why not, if the server is refused or dies under it, is saved with the launch."""
+        try:
+            return await proof.collect(start.engine, start.settings, http, self._ui.preparing)
+        except ServerError as error:
+            if server is not None and isinstance(error, ServerDiedError):
+                error = await server.death(_CRASH_S) or error  # its log says why
+            proof.refuse(str(error))
+            raise error from None
 
     async def _prepare(self, plan: LaunchPlan, place: Place | None) -> _Start:
         engine, cache_dir = ENGINES[plan.arm.server.engine], self._options.cache_dir

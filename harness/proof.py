@@ -57,6 +57,10 @@ class Proof:
         earlier = (other for other in self._store.launches() if (other.arm, other.tp) == mine)
         return next((other.accuracy for other in earlier if other.accuracy is not None), None)
 
+    def refuse(self, why: str) -> None:
+        """Nothing was measured on this server."""
+        self._save(replace(self._record, status=why))
+
     def finish(self) -> None:
         """Calls after the start may be rejected too: what the processes wrote last counts."""
         if self._record.verify:

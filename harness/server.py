@@ -23,6 +23,7 @@ from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
 
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _POLL_S = 0.25
+_DEATH_S = 1.5
 _TAIL_LINES = 15
 _TAIL_BYTES = 64_000
 _HEALTH_TIMEOUT_S = 1.5  # with the stall timeout of 8 s, a wedged server is noticed within 10 s
@@ -190,6 +191,17 @@ class ServerProcess:
     def check(self) -> None:
         """Raises ServerDiedError if the process has ended."""
         self._check_alive("in the middle of the run", ServerDiedError)
+
+    async def death(self, within_s: float = _DEATH_S) -> ServerDiedError | None:
+        """Why answers fail, if the server is ending: its connections break a moment before its process is gone."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            try:
+                self.check()
+            except ServerDiedError as error:
+                return error
+            await asyncio.sleep(_POLL_S / 5)
+        return None
 
     async def stop(self) -> None:
         """Ends the process group and waits for it. Safe to call twice."""

@@ -90,6 +90,9 @@ class TerminalUi:
         for finding in view.source.record.findings:
             self._line(f"         {finding.message}", "red" if finding.invalid else "yellow")
 
+    def launch_left_out(self, plan: LaunchPlan, failures: int) -> None:
+        self._line(f"  {plan.arm.name}, TP{plan.tp}: left out, its first {failures} launches failed", "bold red")
+
     def launch_failed(self, plan: LaunchPlan, error: ServerError) -> None:
         self._line(f"  FAILED: {error}", "bold red")
         for line in error.log_tail:

@@ -47,6 +47,8 @@ OTHER_PATH = "other_path"  # the backend never came to the call that we replace
 
 Call = Callable[..., Any]
 
+_engaged = False  # an installed mtpbench and the harness's folder may both name this entry point
+
 
 class PluginError(Exception):
     """The arm can't be engaged; the message says why and what to do."""
@@ -63,11 +65,13 @@ class Hook:
 
 def register() -> None:
     """The entry point.  Ends the process if an arm is asked for and can't be engaged."""
+    global _engaged
     arm = os.environ.get(ARM_VARIABLE, "")
-    if not arm:
+    if not arm or _engaged:
         return
     try:
         engage(arm)
+        _engaged = True
     except Exception as error:
         # Not an Exception: SGLang would log it and serve without the arm.
         raise SystemExit(f"mtpbench: {ARM_VARIABLE}={arm} can't be engaged: {error}") from error

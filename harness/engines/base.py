@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from harness.client import ControlClient
 from harness.engines.command import Command
-from harness.errors import InvalidLaunchError, WorkloadError
+from harness.errors import InvalidLaunchError, ServerDiedError, WorkloadError
 from harness.model import Output
 from harness.settings import ServerSettings
 
@@ -184,6 +184,8 @@ async def ask_outputs(
     }
     reply = await http.post("/generate", body, timeout_s=timeout_s)
     answers = reply.json()
+    if not reply.status:
+        raise ServerDiedError(f"the server broke off while it answered the output check: {reply.text[:200]}")
     if not reply.ok or not isinstance(answers, list):
         raise InvalidLaunchError(
             f"INVALID: the server can't answer the output check: POST /generate said {reply.status}: {reply.text[:200]}"

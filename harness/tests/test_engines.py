@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from servers import launch_context, scripted, server
 
-from harness.cli import _default_cache
+from harness.cli_common import default_cache
 from harness.client import ControlClient
 from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines import tiny_gguf
@@ -45,7 +45,7 @@ async def up(kind: str, tmp_path: Path) -> AsyncIterator[tuple[str, ServerSettin
     else:
         settings = LlamaCppSettings.model_validate({"engine": "llamacpp", "speculation": {"draft_tokens": 3}})
     engine = ENGINES[kind]
-    context = launch_context(free_port(), cache_dir=_default_cache())
+    context = launch_context(free_port(), cache_dir=default_cache())
     engine.prepare(settings, context.cache_dir)
     command = engine.command(settings, context)
     assert command is not None
@@ -94,7 +94,7 @@ def test_llama_cpp_output_does_not_depend_on_mtp(tmp_path: Path) -> None:
     async def main(speculation: dict | None) -> str:
         engine = ENGINES["llamacpp"]
         settings = LlamaCppSettings.model_validate({"engine": "llamacpp", "speculation": speculation})
-        context = launch_context(free_port(), cache_dir=_default_cache())
+        context = launch_context(free_port(), cache_dir=default_cache())
         engine.prepare(settings, context.cache_dir)
         command = engine.command(settings, context)
         assert command is not None

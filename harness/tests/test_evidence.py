@@ -167,7 +167,8 @@ def test_without_its_entry_point_the_plugin_leaves_no_evidence(tmp_path: Path, d
     )
     (tmp_path / "evidence").mkdir()
     subprocess.run(
-        [sys.executable, "-c", "from sglang.srt.plugins import load_plugins; load_plugins()"],
+        # -S: an installed mtpbench has an entry point of the same name.
+        [sys.executable, "-S", "-c", "from sglang.srt.plugins import load_plugins; load_plugins()"],
         env={"PYTHONPATH": python_path(folder, str(STANDIN))}, cwd=tmp_path, check=True,
     )  # fmt: skip
     assert len(read_evidence(tmp_path / "evidence")) == (0 if deleted else 1)

@@ -341,3 +341,12 @@ def test_help_teaches() -> None:
     for verb in ("run", "report", "validate", "list", "schema", "selftest"):
         assert verb in done.stdout
     assert "scenarios/quickstart.yaml" in done.stdout
+
+
+def test_an_arm_that_never_starts_is_given_up(tmp_path: Path) -> None:
+    """Twice is enough: a third start would take its minutes and fail as well. The other arm goes on."""
+    text = SCENARIO.replace("  drafts: {chunk_tokens: [4], speculative: true}", "  broken: {start_fails: true}")
+    stored, output = run(tmp_path, text.replace("concurrency: [1, 2]", "concurrency: [1]") + "launches: 3\n", check=2)
+    assert [launch.launch for launch in stored.launches if launch.arm == "broken"] == [0, 1]
+    assert "broken, TP1: left out, its first 2 launches failed" in output
+    assert [p.record.key.launch for p in stored.passes] == [0, 1, 2]

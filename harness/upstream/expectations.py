@@ -44,6 +44,7 @@ _RECIPE = "scenarios/mi355x-*.yaml"
 _PLUGINS = "sglang/srt/plugins/__init__.py"
 _HOOKS = "sglang/srt/plugins/hook_registry.py"
 _TRITON = "sglang/srt/layers/attention/triton_backend.py"
+_TRANSLATOR = "sglang/srt/mem_cache/kv_index_translator.py"
 _AITER = "sglang/srt/layers/attention/aiter_backend.py"
 _MTP = "sglang/kernels/ops/attention/unified_attention_3d_mtp.py"
 _TOKENIZER = "sglang/srt/managers/tokenizer_manager.py"
@@ -195,6 +196,12 @@ _TRITON_INSIDE = (
         Assigned(_TRITON, "TritonAttnBackend.__init__", "self.kv_index_translator"),
         since="0.5.19",
     ),
+    _E(
+        "hook (NVIDIA): the translator says whether it translates",
+        _PLUGIN,
+        Assigned(_TRANSLATOR, "KVIndexTranslator.__init__", "self.is_translating"),
+        since="0.5.19",
+    ),
     _E("hook: ForwardMode.is_target_verify", _PLUGIN, Signature(_BATCH, "ForwardMode.is_target_verify", ("self",))),
     _E("hook: fields of ForwardBatch", _PLUGIN, Fields(_BATCH, "ForwardBatch", ("seq_lens", "out_cache_loc"))),
 )
@@ -235,6 +242,11 @@ def _shape_gate(ratio: str) -> Gate:
 
 _AITER_HOOKS = (
     _E("hook (AMD): aiter_backend.unified_attention", _PLUGIN, Bound(_AITER, "unified_attention")),
+    _E(
+        "hook (AMD): AiterAttnBackend.forward_extend",
+        _PLUGIN,
+        Signature(_AITER, "AiterAttnBackend.forward_extend", ("self", "q", "k", "v", "layer", "forward_batch")),
+    ),
     _E(
         "hook (AMD): what unified_attention is called with",
         _PLUGIN,

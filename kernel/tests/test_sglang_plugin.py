@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="stand-in objects l
 def sglang(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The stand-in's backend module; a device that the gate knows."""
     monkeypatch.syspath_prepend(str(STANDIN))
+    monkeypatch.setattr(sglang_plugin, "_engaged", False)
     monkeypatch.setattr(checks, "device_arch", lambda device: SMALL_CDNA)
     monkeypatch.setattr(ops, "device_arch", lambda device: SMALL_CDNA)
     from sglang.srt.layers.attention import triton_backend
@@ -304,6 +305,15 @@ def test_unset_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MTPBENCH_VERIFY", raising=False)
     sglang_plugin.register()
     assert not any(name.split(".")[0] == "sglang" for name in sys.modules)
+
+
+def test_two_entry_points_engage_it_once(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed mtpbench beside the folder that the harness hands over: a second hook would not be placed."""
+    monkeypatch.setenv("MTPBENCH_VERIFY", "upstream")
+    sglang_plugin.register()
+    placed = sglang.TritonAttnBackend.forward_extend
+    sglang_plugin.register()
+    assert sglang.TritonAttnBackend.forward_extend is placed
 
 
 def test_an_unknown_arm_ends_the_process(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
