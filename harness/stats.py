@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special  # optimize and stats take a second to import: where they are used
 
 Floats = NDArray[np.float64]
 
@@ -149,6 +149,8 @@ def sign_flip_p(deltas: Floats) -> float:
 
     Its smallest value is 2^-n, so it backs a verdict up, and can't replace the t test.
     """
+    from scipy import stats
+
     values = deltas[np.isfinite(deltas)]
     if len(values) < 2:
         return 1.0
@@ -177,6 +179,8 @@ def detectable(sd: float, df_a_pair: float, pairs: int, level: float, tolerance:
     `sd` is of one delta, `df_a_pair` the degrees of freedom that a pair adds, `level` the one-sided p that a row
     must reach. Both conditions of `rule.decide` must hold: p, and an interval wholly above `tolerance`.
     """
+    from scipy import optimize, stats
+
     df, se = df_a_pair * (pairs - 1), sd / math.sqrt(pairs)
 
     def missed(critical: float) -> float:
@@ -208,6 +212,8 @@ def two_groups(values: Sequence[float] | Floats) -> TwoGroups | None:
     variance between the groups does not depend on place or scale, so one reference serves all samples of a size.
     None for fewer than 5 values, which can always be split well.
     """
+    from scipy import stats
+
     x = np.sort(np.asarray(values, dtype=np.float64))
     if len(x) < 5 or x[-1] - x[0] < MIN_SD:
         return None
@@ -245,4 +251,6 @@ def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floa
 
     Sizes may be effective ones, below the number of nights. One night since has no spread of its own: pass 0.
     """
+    from scipy import stats
+
     return np.asarray(stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)
