@@ -40,6 +40,7 @@ class Evidence:
         passed: calls handed on to the engine's own path, by reason.
         batches: batch sizes seen while a graph was captured.
         query_lengths: longest query of the calls served.
+        bodies: kernels that served them: on one device the same arm may choose between several.
     """
 
     arm: str
@@ -49,6 +50,7 @@ class Evidence:
     passed: Counter[str] = field(default_factory=Counter)
     batches: set[int] = field(default_factory=set)
     query_lengths: set[int] = field(default_factory=set)
+    bodies: set[str] = field(default_factory=set)
     rank: int | None = None
     world_size: int | None = None
     _dirty: threading.Event = field(default_factory=threading.Event)
@@ -67,9 +69,10 @@ class Evidence:
         threading.Thread(target=self._keep_current, name="mtpbench-evidence", daemon=True).start()
         atexit.register(self.write)
 
-    def count_served(self, batch: int, query_length: int, captured: bool) -> None:
-        """One call that the arm's kernel took."""
+    def count_served(self, batch: int, query_length: int, captured: bool, body: str) -> None:
+        """One call that the arm's kernel took; ``body`` names that kernel."""
         with self._lock:
+            self.bodies.add(body)
             self.served["captured" if captured else "eager"] += 1
             self.query_lengths.add(query_length)
             if captured:
@@ -99,6 +102,7 @@ class Evidence:
                 "passed": dict(self.passed),
                 "captured_batches": sorted(self.batches),
                 "query_lengths": sorted(self.query_lengths),
+                "bodies": sorted(self.bodies),
             }
 
     def write(self) -> None:

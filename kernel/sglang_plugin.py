@@ -145,6 +145,13 @@ def _arch(device: Any) -> str:
         return str(device.type)
 
 
+def _body(arch: str, q: Any, k: Any, v: Any) -> str:
+    """Which of the in-tree kernels takes this call: the one for Hopper needs Gluon and aligned caches."""
+    from kernel.ops import gluon_fits
+
+    return "hopper_attention" if arch == "sm_90" and gluon_fits(q, k, v) else "verify_attention"
+
+
 def _exists(module: str) -> bool:
     try:
         return find_spec(module) is not None
@@ -238,7 +245,8 @@ def _extend(
     if reason is not None:
         evidence.count_passed(reason, sequences, captured)
         return plain(*values, **named)
-    evidence.count_served(sequences, case.max_seqlen_q, captured)
+    body = "generic_attention" if evidence.arm == "generic" else _body(case.arch, q, k_buffer, call["v_buffer"])
+    evidence.count_served(sequences, case.max_seqlen_q, captured, body)
     return serve(
         q,
         k_buffer,
@@ -308,7 +316,8 @@ def _aiter_hooks(arm: str, evidence: Evidence) -> list[Hook]:
         if reason is not None:
             evidence.count_passed(reason, sequences, captured)
             return original(**call)
-        evidence.count_served(sequences, call["max_seqlen_q"], captured)
+        body = "aiter" if arm == "generic" else _body(_arch(call["q"].device), packed["q"], packed["k"], packed["v"])
+        evidence.count_served(sequences, call["max_seqlen_q"], captured, body)
         return generic(**packed) if arm == "generic" else mtp_verify_attention(**_ours(packed))
 
     def around_unified(original: Call, **call: Any) -> Any:

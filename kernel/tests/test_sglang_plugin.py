@@ -59,6 +59,7 @@ def test_the_arm_serves_target_verify_with_the_right_values(sglang: ModuleType, 
     assert relative_error(out.view_as(problem.q), expected(problem)) <= MAX_ERROR
     assert backend.plain_calls == 0
     assert (dict(evidence.served), dict(evidence.passed)) == ({"eager": 1}, {})
+    assert evidence.bodies == {"verify_attention" if arm == "in-tree" else "generic_attention"}
     assert evidence.rank == 0
 
 
@@ -347,8 +348,8 @@ def test_evidence_is_written_and_kept_current(tmp_path: Path) -> None:
     evidence = Evidence("in-tree", {"sglang": "0"}, tmp_path / "new")
     evidence.start()
     evidence.rank = 1
-    evidence.count_served(8, 4, captured=True)
-    evidence.count_served(8, 4, captured=False)
+    evidence.count_served(8, 4, True, "hopper_attention")
+    evidence.count_served(8, 4, False, "verify_attention")
     evidence.count_passed("arch", 16, captured=True)
     evidence.write()
     [path] = (tmp_path / "new").glob("process-*.json")
@@ -356,5 +357,6 @@ def test_evidence_is_written_and_kept_current(tmp_path: Path) -> None:
     assert content["served"] == {"captured": 1, "eager": 1}
     assert content["passed"] == {"arch": 1}
     assert content["captured_batches"] == [8, 16]
+    assert content["bodies"] == ["hopper_attention", "verify_attention"]
     assert content["rank"] == 1
     assert len(content["kernel_hash"]) == 16
