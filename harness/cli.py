@@ -70,6 +70,9 @@ def run(
     ] = None,
     gpus: Gpus = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first server that fails.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Write report.html at the end; `mtpbench report` can do it later.")
+    ] = True,
 ) -> None:
     """Measure: start the scenario's servers, drive the load, save, report.
 
@@ -92,7 +95,7 @@ def run(
             options = Options(default_cache(), ids, fail_fast)
             experiment = Experiment(loaded, opened, options, source, ui)
             outcome = drive(experiment.run, experiment.launcher)
-        _finish(opened, outcome)
+        _finish(opened, outcome, page)
     except asyncio.CancelledError:
         err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
         err.print(Text(f"next: mtpbench run --resume {opened.path}"), soft_wrap=True)
@@ -114,13 +117,13 @@ def _open(
     return RunStore.resume(resume), before.scenario
 
 
-def _finish(store: RunStore, outcome: Outcome) -> None:
+def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> None:
     """Everything derived: rows, page, table. Raw results are safe by now."""
     stored = load_run(store.path)
     from harness.frames import parquet
 
     rows = store.write_rows(parquet(stored))
-    page = _write_page(store, stored)
+    page = _write_page(store, stored) if with_page else None
     report = build(stored)
     out.print(to_rich(report))
     out.print(Text(f"rows: {rows}"), soft_wrap=True)

@@ -112,7 +112,7 @@ arrival: {{concurrency: [2], requests_per_slot: 4, min_requests: 8}}
 def run(folder: Path, text: str, check: int) -> tuple[StoredRun, str]:
     path = folder / "scenario.yaml"
     path.write_text(text)
-    done = mtpbench("run", path, cwd=folder, check=check, XDG_CACHE_HOME=str(folder / "cache"))
+    done = mtpbench("run", "--no-page", path, cwd=folder, check=check, XDG_CACHE_HOME=str(folder / "cache"))
     return load_run(only_run(folder)), " ".join((done.stdout + done.stderr).split())
 
 
@@ -179,7 +179,7 @@ def test_gsm8k_is_asked_before_measuring(tmp_path: Path) -> None:
     arms = "  good: {speculation: null}\n  bad: {speculation: null, env: {STANDIN_ACCURACY: '0.31'}}\n"
     path = tmp_path / "scenario.yaml"
     path.write_text(scenario(arms, more="accuracy: {gsm8k: {least: 0.9, questions: 5}}\nlaunches: 2\n"))
-    done = mtpbench("run", path, cwd=tmp_path, check=2, STANDIN_COUNT=str(tmp_path / "count"))
+    done = mtpbench("run", "--no-page", path, cwd=tmp_path, check=2, STANDIN_COUNT=str(tmp_path / "count"))
     stored = load_run(only_run(tmp_path))
     assert {p.record.key.arm for p in stored.passes} == {"good"}
     assert [(launch.arm, launch.accuracy) for launch in stored.launches] == [

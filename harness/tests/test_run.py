@@ -46,7 +46,7 @@ def only_run(folder: Path) -> Path:
 
 
 def run(folder: Path, text: str = SCENARIO, *args: str, check: int = 0) -> tuple[StoredRun, str]:
-    done = mtpbench("run", write(folder, text), *args, cwd=folder, check=check)
+    done = mtpbench("run", write(folder, text), *(args or ["--no-page"]), cwd=folder, check=check)
     return load_run(only_run(folder)), done.stdout + done.stderr
 
 
@@ -63,7 +63,7 @@ def assert_gone(pids: list[int]) -> None:
 
 def start(folder: Path, text: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "harness", "run", str(write(folder, text))],
+        [sys.executable, "-m", "harness", "run", "--no-page", str(write(folder, text))],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def wait_for_pass(folder: Path, count: int = 1) -> None:
 
 
 def test_a_run_from_scenario_to_report(tmp_path: Path) -> None:
-    stored, output = run(tmp_path)
+    stored, output = run(tmp_path, SCENARIO, "--page")
     assert len(stored.passes) == 4
     assert {p.record.key.arm for p in stored.passes} == {"plain", "drafts"}
     # The script: 20 ms, then chunks every 5 ms of one token (plain) or four (drafts).
