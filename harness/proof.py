@@ -28,6 +28,7 @@ class Proof:
     def __init__(self, scenario: Scenario, store: RunStore, record: LaunchRecord, context: LaunchContext) -> None:
         self._scenario, self._store, self._record, self._context = scenario, store, record, context
         self._of_text: tuple[Finding, ...] = ()
+        self._handed_over = source_hash(context.plugin_dir / "kernel") if context.plugin_dir else ""
 
     async def collect(
         self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient, say: Callable[[str], None]
@@ -45,9 +46,9 @@ class Proof:
                 say(f"GSM8K, {asked.questions} problems")
                 command = engine.gsm8k(settings, self._context, asked.questions, asked.parallel, asked.data)
                 accuracy = await gsm8k(command, settings.env, asked.timeout)
-            self._of_text += judge(accuracy, asked)
-            found = (*self._record.findings, *judge(accuracy, asked))
-            self._save(replace(self._record, accuracy=accuracy, findings=found))
+            found = judge(accuracy, asked)
+            self._of_text += found
+            self._save(replace(self._record, accuracy=accuracy, findings=(*self._record.findings, *found)))
             self._refuse_invalid()
         return self._record
 
@@ -79,9 +80,7 @@ class Proof:
         assert self._context.evidence_dir is not None
         evidence = read_evidence(self._context.evidence_dir)
         concurrency = max(level.concurrency for level in self._scenario.levels())
-        assert self._context.plugin_dir is not None
-        handed_over = source_hash(self._context.plugin_dir / "kernel")
-        found = check_evidence(evidence, self._record.verify, self._record.tp, handed_over, concurrency)
+        found = check_evidence(evidence, self._record.verify, self._record.tp, self._handed_over, concurrency)
         self._save(replace(self._record, evidence=evidence, findings=(*found, *self._of_text)))
 
     async def _ask(self, engine: Engine[AnySettings], settings: AnySettings, http: ControlClient) -> None:

@@ -41,6 +41,7 @@ class Evidence:
         batches: batch sizes seen while a graph was captured.
         query_lengths: longest query of the calls served.
         bodies: kernels that served them: on one device the same arm may choose between several.
+        kernel_hash: of the sources as they were when the process loaded them.
     """
 
     arm: str
@@ -51,10 +52,12 @@ class Evidence:
     batches: set[int] = field(default_factory=set)
     query_lengths: set[int] = field(default_factory=set)
     bodies: set[str] = field(default_factory=set)
+    kernel_hash: str = field(default_factory=source_hash)
     rank: int | None = None
     world_size: int | None = None
     _dirty: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Write the first file and keep it current.
@@ -96,7 +99,7 @@ class Evidence:
                 "rank": self.rank,
                 "world_size": self.world_size,
                 "kernel_file": str(ROOT / "__init__.py"),
-                "kernel_hash": source_hash(),
+                "kernel_hash": self.kernel_hash,
                 **self.facts,
                 "served": dict(self.served),
                 "passed": dict(self.passed),
@@ -111,8 +114,9 @@ class Evidence:
             return
         path = self.folder / f"process-{os.getpid()}.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        with self._writing:  # the thread that keeps it current, and the end of the process
+            partial.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+            partial.replace(path)
 
     def _keep_current(self) -> None:
         while True:
