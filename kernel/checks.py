@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -91,6 +92,43 @@ def check_paged_lengths(cu_seqlens_q: torch.Tensor, seqused_k: torch.Tensor, blo
     if cu_seqlens_q.shape != (batch + 1,):
         raise ValueError(f"cu_seqlens_q must be ({batch + 1},), got {tuple(cu_seqlens_q.shape)}")
     return batch
+
+
+def check_token_lengths(
+    q: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    draft_slots: torch.Tensor,
+) -> int:
+    """The batch size of a call over token slots, once the tensors agree on it.
+
+    Raises:
+        ValueError: they do not, or one has the wrong dtype or layout.
+    """
+    check_lengths(cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
+    batch = kv_indptr.shape[0] - 1
+    if cu_seqlens_q.shape != (batch + 1,):
+        raise ValueError(f"cu_seqlens_q must be ({batch + 1},), got {tuple(cu_seqlens_q.shape)}")
+    if draft_slots.dtype != kv_indices.dtype:
+        raise ValueError(f"draft_slots must have kv_indices' dtype {kv_indices.dtype}")
+    if draft_slots.shape[0] < q.shape[0]:
+        raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
+    return batch
+
+
+def attention_case(arch: str, q: torch.Tensor, k: torch.Tensor, **rest: Any) -> AttentionCase:
+    """What the gate sees of tensors; ``rest`` are the fields that they do not show."""
+    return AttentionCase(
+        arch=arch,
+        query_heads=q.shape[1],
+        kv_heads=k.shape[-2],
+        head_size=q.shape[2],
+        page_size=1 if rest.get("layout") == "tokens" else k.shape[1],
+        q_dtype=str(q.dtype).removeprefix("torch."),
+        kv_dtype=str(k.dtype).removeprefix("torch."),
+        **rest,
+    )
 
 
 def split_descale(descale: torch.Tensor | float | None) -> tuple[float, torch.Tensor | None]:

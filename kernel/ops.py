@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernel.checks import (
     UnsupportedCase,
-    check_lengths,
+    attention_case,
     check_paged_lengths,
     check_tensors,
+    check_token_lengths,
     device_arch,
     split_descale,
 )
 from kernel.config import (
     Arch,
     GenericConfig,
-    LaunchConfig,
     launched_programs,
     select,
     select_generic,
@@ -75,25 +76,11 @@ def mtp_verify_attention(
         UnsupportedCase: the gate refuses the case.
         ValueError: tensors that contradict each other.
     """
-    check_tensors(q, k_cache, v_cache, out, cu_seqlens_q, page_dimensions=4)
-    batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
-    case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
-    _run(
-        select(case, arch, gluon=gluon_fits(q, k_cache, v_cache)),
-        q,
-        k_cache,
-        v_cache,
-        out,
-        page_size=k_cache.shape[1],
-        cu_seqlens_q=cu_seqlens_q,
-        lengths=seqused_k,
-        index=block_table,
-        drafts=None,
-        softmax_scale=softmax_scale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-    )
-    return out
+    call = _paged(
+        q, k_cache, v_cache, out, cu_seqlens_q, seqused_k, block_table, max_seqlen_q, max_seqlen_k, softmax_scale,
+        k_descale, v_descale, arch,
+    )  # fmt: skip
+    return _verify(call)
 
 
 def mtp_verify_attention_tokens(
@@ -141,24 +128,11 @@ def mtp_verify_attention_tokens(
         UnsupportedCase: the gate refuses the case.
         ValueError: tensors that contradict each other.
     """
-    batch = _check_tokens(q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
-    case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
-    _run(
-        select(case, arch, gluon=gluon_fits(q, k_buffer, v_buffer)),
-        q,
-        k_buffer.unsqueeze(1),
-        v_buffer.unsqueeze(1),
-        out,
-        page_size=1,
-        cu_seqlens_q=cu_seqlens_q,
-        lengths=kv_indptr,
-        index=kv_indices,
-        drafts=draft_slots,
-        softmax_scale=softmax_scale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-    )
-    return out
+    call = _tokens(
+        q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots, max_seqlen_q, max_seqlen_k,
+        softmax_scale, k_descale, v_descale, arch,
+    )  # fmt: skip
+    return _verify(call)
 
 
 def generic_attention(
@@ -178,25 +152,11 @@ def generic_attention(
     arch: Arch | None = None,
 ) -> torch.Tensor:
     """The generic arm: arguments, result and errors of :func:`mtp_verify_attention`."""
-    check_tensors(q, k_cache, v_cache, out, cu_seqlens_q, page_dimensions=4)
-    batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
-    case, arch = _case(q, k_cache, batch, max_seqlen_q, max_seqlen_k, "paged", arch)
-    _run_generic(
-        select_generic(case, arch),
-        q,
-        k_cache,
-        v_cache,
-        out,
-        max_seqlen_q=max_seqlen_q,
-        cu_seqlens_q=cu_seqlens_q,
-        lengths=seqused_k,
-        index=block_table,
-        drafts=None,
-        softmax_scale=softmax_scale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-    )
-    return out
+    call = _paged(
+        q, k_cache, v_cache, out, cu_seqlens_q, seqused_k, block_table, max_seqlen_q, max_seqlen_k, softmax_scale,
+        k_descale, v_descale, arch,
+    )  # fmt: skip
+    return _generic(call)
 
 
 def generic_attention_tokens(
@@ -217,24 +177,99 @@ def generic_attention_tokens(
     arch: Arch | None = None,
 ) -> torch.Tensor:
     """The generic arm over token slots: arguments, result and errors of :func:`mtp_verify_attention_tokens`."""
-    batch = _check_tokens(q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
-    case, arch = _case(q, k_buffer, batch, max_seqlen_q, max_seqlen_k, "tokens", arch)
-    _run_generic(
-        select_generic(case, arch),
-        q,
-        k_buffer.unsqueeze(1),
-        v_buffer.unsqueeze(1),
-        out,
-        max_seqlen_q=max_seqlen_q,
-        cu_seqlens_q=cu_seqlens_q,
-        lengths=kv_indptr,
-        index=kv_indices,
-        drafts=draft_slots,
-        softmax_scale=softmax_scale,
-        k_descale=k_descale,
-        v_descale=v_descale,
+    call = _tokens(
+        q, k_buffer, v_buffer, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots, max_seqlen_q, max_seqlen_k,
+        softmax_scale, k_descale, v_descale, arch,
+    )  # fmt: skip
+    return _generic(call)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call in either layout: token slots are pages of one token.
+
+    Attributes:
+        k: (pages, page size, KV heads, 256); ``v`` the same.
+        lengths: KV tokens of each sequence; with ``drafts``, offsets of the prefixes in ``index``.
+        index: page numbers, or token slots.
+        drafts: slots of the query tokens; ``None`` where pages are given.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    out: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    lengths: torch.Tensor
+    index: torch.Tensor
+    drafts: torch.Tensor | None
+    softmax_scale: float
+    k_descale: torch.Tensor | float | None
+    v_descale: torch.Tensor | float | None
+    case: AttentionCase
+    arch: Arch
+
+
+def _paged(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seqused_k: torch.Tensor,
+    block_table: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    k_descale: torch.Tensor | float | None,
+    v_descale: torch.Tensor | float | None,
+    arch: Arch | None,
+) -> _Call:
+    """A checked call over pages.  Raises UnsupportedCase or ValueError."""
+    check_tensors(q, k, v, out, cu_seqlens_q, page_dimensions=4)
+    batch = check_paged_lengths(cu_seqlens_q, seqused_k, block_table)
+    arch = arch or device_arch(q.device)
+    case = attention_case(arch.name, q, k, batch=batch, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
+    _refuse(case)
+    return _Call(
+        q, k, v, out, cu_seqlens_q, seqused_k, block_table, None, softmax_scale, k_descale, v_descale, case, arch
     )
-    return out
+
+
+def _tokens(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    draft_slots: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    k_descale: torch.Tensor | float | None,
+    v_descale: torch.Tensor | float | None,
+    arch: Arch | None,
+) -> _Call:
+    """A checked call over token slots.  Raises UnsupportedCase or ValueError."""
+    check_tensors(q, k, v, out, cu_seqlens_q, page_dimensions=3)
+    batch = check_token_lengths(q, cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
+    arch = arch or device_arch(q.device)
+    case = attention_case(
+        arch.name, q, k, batch=batch, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, layout="tokens"
+    )
+    _refuse(case)
+    k, v = k.unsqueeze(1), v.unsqueeze(1)
+    return _Call(
+        q, k, v, out, cu_seqlens_q, kv_indptr, kv_indices, draft_slots, softmax_scale, k_descale, v_descale, case, arch
+    )
+
+
+def _refuse(case: AttentionCase) -> None:
+    reason = reject_reason(case)
+    if reason is not None:
+        raise UnsupportedCase(reason, case)
 
 
 def scratch(launched: int, rows: int, head: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -258,34 +293,21 @@ def _generic_scratch(
     )
 
 
-def _run(
-    config: LaunchConfig,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    page_size: int,
-    cu_seqlens_q: torch.Tensor,
-    lengths: torch.Tensor,
-    index: torch.Tensor,
-    drafts: torch.Tensor | None,
-    softmax_scale: float,
-    k_descale: torch.Tensor | float | None,
-    v_descale: torch.Tensor | float | None,
-) -> None:
+def _verify(call: _Call) -> torch.Tensor:
+    q, k, v, out = call.q, call.k, call.v, call.out
+    config = select(call.case, call.arch, gluon=gluon_fits(q, k, v))
     kv_heads, head = k.shape[2], q.shape[2]
-    batch = cu_seqlens_q.shape[0] - 1
+    batch = call.case.batch
     launched = launched_programs(config, batch, kv_heads)
     cut = split(config, batch, kv_heads)
     partial, lse = scratch(launched, config.rows, head, q.device)
-    k_number, k_tensor = split_descale(k_descale)
-    v_number, v_tensor = split_descale(v_descale)
+    k_number, k_tensor = split_descale(call.k_descale)
+    v_number, v_tensor = split_descale(call.v_descale)
     shared = {
         "GROUP": q.shape[1] // kv_heads,
         "MIN_TILES": config.min_tiles,
         "BATCH_BLOCK": config.batch_block,
-        "TOKENS": drafts is not None,
+        "TOKENS": call.drafts is not None,
     }
     if config.gluon:
         _launch(_gluon_kernel(), (launched,))(
@@ -296,18 +318,18 @@ def _run(
             lse,
             out,
             counters(q.device) if config.shares else None,
-            cu_seqlens_q,
-            lengths,
-            index,
-            drafts,
+            call.cu_seqlens_q,
+            call.lengths,
+            call.index,
+            call.drafts,
             k_tensor,
             v_tensor,
-            softmax_scale * k_number,
+            call.softmax_scale * k_number,
             v_number,
             batch,
             kv_heads,
             *cut,
-            index.stride(0),
+            call.index.stride(0),
             *q.stride()[:2],
             *k.stride()[:3],
             *out.stride()[:2],
@@ -318,7 +340,7 @@ def _run(
             launch_cooperative_grid=config.shares > 0,
         )
         if config.shares:
-            return
+            return out
     else:
         _launch(verify_kernel, (launched,))(
             q,
@@ -326,23 +348,23 @@ def _run(
             v,
             partial,
             lse,
-            cu_seqlens_q,
-            lengths,
-            index,
-            drafts,
+            call.cu_seqlens_q,
+            call.lengths,
+            call.index,
+            call.drafts,
             k_tensor,
-            softmax_scale * k_number,
+            call.softmax_scale * k_number,
             batch,
             kv_heads,
             *cut,
-            index.stride(0),
+            call.index.stride(0),
             *q.stride()[:2],
             *k.stride()[:3],
             *v.stride()[:3],
             HEAD=head,
             ROWS=config.rows,
             TILE=config.tile,
-            PAGE=page_size,
+            PAGE=k.shape[1],
             FP16=config.arithmetic == "fp16",
             INTERPRETED=q.device.type == "cpu",
             **shared,
@@ -358,8 +380,8 @@ def _run(
         out,
         partial,
         lse,
-        cu_seqlens_q,
-        lengths,
+        call.cu_seqlens_q,
+        call.lengths,
         v_tensor,
         v_number,
         batch,
@@ -376,30 +398,18 @@ def _run(
         COLUMNS=config.reduce_columns,
         num_warps=config.reduce_warps,
     )
+    return out
 
 
-def _run_generic(
-    config: GenericConfig,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    max_seqlen_q: int,
-    cu_seqlens_q: torch.Tensor,
-    lengths: torch.Tensor,
-    index: torch.Tensor,
-    drafts: torch.Tensor | None,
-    softmax_scale: float,
-    k_descale: torch.Tensor | float | None,
-    v_descale: torch.Tensor | float | None,
-) -> None:
+def _generic(call: _Call) -> torch.Tensor:
+    q, k, v, out = call.q, call.k, call.v, call.out
+    config = select_generic(call.case, call.arch)
     kv_heads, head = k.shape[2], q.shape[2]
-    batch = cu_seqlens_q.shape[0] - 1
-    partial, tops, sums = _generic_scratch(config, batch, max_seqlen_q, kv_heads, head, q.device)
-    k_number, k_tensor = split_descale(k_descale)
-    v_number, v_tensor = split_descale(v_descale)
-    _launch(generic_kernel, (batch * max_seqlen_q, kv_heads, config.segments))(
+    batch = call.case.batch
+    partial, tops, sums = _generic_scratch(config, batch, call.case.max_seqlen_q, kv_heads, head, q.device)
+    k_number, k_tensor = split_descale(call.k_descale)
+    v_number, v_tensor = split_descale(call.v_descale)
+    _launch(generic_kernel, (batch * call.case.max_seqlen_q, kv_heads, config.segments))(
         q,
         k,
         v,
@@ -407,17 +417,17 @@ def _run_generic(
         partial,
         tops,
         sums,
-        cu_seqlens_q,
-        lengths,
-        index,
-        drafts,
+        call.cu_seqlens_q,
+        call.lengths,
+        call.index,
+        call.drafts,
         k_tensor,
         v_tensor,
-        softmax_scale * k_number,
+        call.softmax_scale * k_number,
         v_number,
-        max_seqlen_q,
+        call.case.max_seqlen_q,
         config.segments,
-        index.stride(0),
+        call.index.stride(0),
         *q.stride()[:2],
         *k.stride()[:3],
         *v.stride()[:3],
@@ -427,22 +437,22 @@ def _run_generic(
         PAGE=k.shape[1],
         TILE=config.tile,
         DIRECT=config.segments == 1,
-        TOKENS=drafts is not None,
+        TOKENS=call.drafts is not None,
         INTERPRETED=q.device.type == "cpu",
         num_warps=config.num_warps,
         num_stages=config.num_stages,
         **_amd_options(config.waves_per_eu),
     )
     if config.segments > 1:
-        _launch(generic_reduce_kernel, (batch * max_seqlen_q, kv_heads, config.block_m))(
+        _launch(generic_reduce_kernel, (batch * call.case.max_seqlen_q, kv_heads, config.block_m))(
             out,
             partial,
             tops,
             sums,
-            cu_seqlens_q,
+            call.cu_seqlens_q,
             v_tensor,
             v_number,
-            max_seqlen_q,
+            call.case.max_seqlen_q,
             *out.stride()[:2],
             HEAD=head,
             ROWS=config.block_m,
@@ -450,6 +460,7 @@ def _run_generic(
             INTERPRETED=q.device.type == "cpu",
             num_warps=config.reduce_warps,
         )
+    return out
 
 
 @functools.cache
@@ -500,55 +511,3 @@ def _launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
 
 def _amd_options(waves_per_eu: int) -> dict[str, int]:
     return {"waves_per_eu": waves_per_eu} if waves_per_eu and torch.version.hip else {}
-
-
-def _check_tokens(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_indices: torch.Tensor,
-    draft_slots: torch.Tensor,
-) -> int:
-    """The batch size, once the tensors agree on it."""
-    check_tensors(q, k, v, out, cu_seqlens_q, page_dimensions=3)
-    check_lengths(cu_seqlens_q, kv_indptr, kv_indices, draft_slots)
-    batch = kv_indptr.shape[0] - 1
-    if cu_seqlens_q.shape != (batch + 1,):
-        raise ValueError(f"cu_seqlens_q must be ({batch + 1},), got {tuple(cu_seqlens_q.shape)}")
-    if draft_slots.dtype != kv_indices.dtype:
-        raise ValueError(f"draft_slots must have kv_indices' dtype {kv_indices.dtype}")
-    if draft_slots.shape[0] < q.shape[0]:
-        raise ValueError(f"{q.shape[0]} query tokens but {draft_slots.shape[0]} draft slots")
-    return batch
-
-
-def _case(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    batch: int,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    layout: str,
-    arch: Arch | None,
-) -> tuple[AttentionCase, Arch]:
-    arch = arch or device_arch(q.device)
-    case = AttentionCase(
-        arch=arch.name,
-        query_heads=q.shape[1],
-        kv_heads=k.shape[-2],
-        head_size=q.shape[2],
-        page_size=k.shape[1] if layout == "paged" else 1,
-        q_dtype=str(q.dtype).removeprefix("torch."),
-        kv_dtype=str(k.dtype).removeprefix("torch."),
-        batch=batch,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        layout=layout,
-    )
-    reason = reject_reason(case)
-    if reason is not None:
-        raise UnsupportedCase(reason, case)
-    return case, arch

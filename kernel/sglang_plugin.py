@@ -213,7 +213,8 @@ def _extend(
     named: dict[str, Any],
 ) -> Any:
     """Stands in for ``extend_attention_fwd`` while a target-verify batch is served."""
-    from kernel.gate import AttentionCase, reject_reason
+    from kernel.checks import attention_case
+    from kernel.gate import reject_reason
 
     if len(values) != len(_EXTEND):
         raise PluginError(f"extend_attention_fwd was called with {len(values)} values instead of {len(_EXTEND)}")
@@ -224,14 +225,10 @@ def _extend(
     if serve is None:
         evidence.count_passed("upstream", sequences, captured)
         return plain(*values, **named)
-    case = AttentionCase(
-        arch=_arch(q.device),
-        query_heads=q.shape[1],
-        kv_heads=k_buffer.shape[-2],
-        head_size=q.shape[2],
-        page_size=1,
-        q_dtype=_dtype(q),
-        kv_dtype=_dtype(k_buffer),
+    case = attention_case(
+        _arch(q.device),
+        q,
+        k_buffer,
         batch=sequences,
         max_seqlen_q=call["max_len_extend"],
         max_seqlen_k=backend.max_context_len,
@@ -275,10 +272,6 @@ def _triton_reason(backend: Any, call: dict[str, Any], named: dict[str, Any]) ->
     if getattr(backend, "_translate_kv_loc", None) is not None or getattr(translator, "is_translating", False):
         return "virtual_slots"
     return None
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 # --- aiter backend ---
@@ -357,17 +350,14 @@ def packed_heads(cache: Any) -> Any:
 
 
 def _aiter_reason(call: dict[str, Any]) -> str | None:
-    from kernel.gate import AttentionCase, reject_reason
+    from kernel.checks import attention_case
+    from kernel.gate import reject_reason
 
-    q, k = call["q"], call["k"]
-    case = AttentionCase(
-        arch=_arch(q.device),
-        query_heads=q.shape[1],
-        kv_heads=k.shape[2],
-        head_size=q.shape[2],
-        page_size=k.shape[1],
-        q_dtype=_dtype(q),
-        kv_dtype=_dtype(k),
+    q = call["q"]
+    case = attention_case(
+        _arch(q.device),
+        q,
+        call["k"],
         batch=call["seqused_k"].shape[0],
         max_seqlen_q=call["max_seqlen_q"],
         max_seqlen_k=call["max_seqlen_k"],
