@@ -18,12 +18,14 @@ from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
     Gpus,
+    check_format,
     check_same_environment,
     default_cache,
     drive,
     err,
     gpu_ids,
     out,
+    show,
     with_prompts,
 )
 from harness.dry_run import describe_run
@@ -32,7 +34,7 @@ from harness.errors import MissingPackageError, MtpbenchError, ScenarioError, Se
 from harness.experiment import Experiment, Outcome
 from harness.import_store import is_imported
 from harness.launching import Options
-from harness.report import RENDERERS, Report, build, to_rich
+from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario, warnings
 from harness.store import RunStore, StoredRun, load_run
 from harness.telemetry import open_source
@@ -154,19 +156,15 @@ def report(
         if not cli_import.show_report(run_path, output, out):
             raise typer.Exit(EXIT_INVALID)
         return
+    check_format(output, RENDERERS, "html")
     stored = load_run(run_path)
-    built: Report = build(stored)
-    if output == "table":
-        out.print(to_rich(built))
-    elif output == "html":
+    if output == "html":
         page = _write_page(RunStore(run_path), stored)
         if page is None:
             raise typer.Exit(EXIT_INVALID)
         out.print(Text(str(page)), soft_wrap=True)
-    elif output in RENDERERS:
-        sys.stdout.write(RENDERERS[output](built) + "\n")
     else:
-        raise MtpbenchError(f"--format {output!r} is unknown", "One of: table, markdown, json, html.")
+        show(build(stored), output, to_rich, RENDERERS)
 
 
 @app.command()

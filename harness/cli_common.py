@@ -6,12 +6,12 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from harness.errors import MtpbenchError, ResumeError
@@ -26,6 +26,7 @@ EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
 _WIDTH = None if sys.stdout.isatty() else 160
 out, err = Console(width=_WIDTH), Console(stderr=True)
 
+Renderer = Callable[[Any], str]
 ScenarioPath = Annotated[
     Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML); not with --resume.")
 ]
@@ -35,6 +36,23 @@ Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: t
 def default_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "mtpbench"
+
+
+def check_format(output: str, renderers: Iterable[str], *more: str) -> None:
+    """Raises MtpbenchError for an unknown --format: before the work, whose result could not be shown."""
+    known = ("table", *renderers, *more)
+    if output not in known:
+        raise MtpbenchError(f"--format {output!r} is unknown", f"One of: {', '.join(known)}.")
+
+
+def show(
+    document: Any, output: str, to_rich: Callable[[Any], RenderableType], renderers: Mapping[str, Renderer]
+) -> None:
+    """Prints a result in a format that `check_format` knows; all but a table go to standard output as they are."""
+    if output == "table":
+        out.print(to_rich(document))
+    else:
+        sys.stdout.write(renderers[output](document) + "\n")
 
 
 def gpu_ids(text: str) -> tuple[int, ...]:

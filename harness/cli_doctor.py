@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from harness.cli_common import check_format
 from harness.errors import MtpbenchError
 from harness.store import write_atomically
 from harness.upstream import render
@@ -52,8 +53,7 @@ def register(app: typer.Typer, out: Console, err: Console, cache_dir: Callable[[
             raise MtpbenchError("what shall be checked?", "mtpbench doctor --upstream, or --wheel FILE")
         if versions and not upstream:
             raise MtpbenchError("versions go with --upstream", f"mtpbench doctor --upstream {' '.join(versions)}")
-        if output_format not in ("table", *render.RENDERERS):
-            raise MtpbenchError(f"--format {output_format!r} is unknown", "One of: table, markdown, json.")
+        check_format(output_format, render.RENDERERS)
 
         def say(line: str) -> None:
             err.print(Text(line, style="dim"), soft_wrap=True)

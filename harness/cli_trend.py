@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness import trend as trends
 from harness import trend_report
-from harness.cli_common import err, out
+from harness.cli_common import check_format, err, out, show
 from harness.cli_verdict import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
 from harness.errors import MtpbenchError, StoreError
 from harness.ledger import FILE
@@ -44,6 +44,7 @@ def trend(
     output: Format = "table",
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
+    check_format(output, trend_report.RENDERERS)
     names = dict(_renaming(text) for text in renamed or [])
     wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
     series = trends.build(_nightly(store, wanted), tuple(metric or DEFAULT_METRICS), names)
@@ -52,12 +53,7 @@ def trend(
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return
-    if output == "table":
-        out.print(trend_report.to_rich(told))
-    elif output in trend_report.RENDERERS:
-        sys.stdout.write(trend_report.RENDERERS[output](told) + "\n")
-    else:
-        raise MtpbenchError(f"--format {output!r} is unknown", "One of: table, markdown, json.")
+    show(told, output, trend_report.to_rich, trend_report.RENDERERS)
     code = EXIT_CODES[trends.headline(told)[0]]
     if code:
         raise typer.Exit(code)

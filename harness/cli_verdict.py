@@ -23,12 +23,14 @@ from harness.cli_common import (
     EXIT_INTERRUPTED,
     Gpus,
     ScenarioPath,
+    check_format,
     check_same_environment,
     default_cache,
     drive,
     err,
     gpu_ids,
     out,
+    show,
     with_prompts,
 )
 from harness.environment import fingerprint
@@ -131,6 +133,7 @@ def compare(
     output: Format = "table",
 ) -> None:
     """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
+    check_format(output, verdict_report.RENDERERS)
     session = load_session(Path(runs[0])) if len(runs) == 1 and (Path(runs[0]) / AB_FILE).is_file() else None
     if session is not None:
         base, head = sides(load_run(Path(runs[0])), session)
@@ -179,6 +182,7 @@ def _measure(
     excuse: Excuse | None,
 ) -> None:
     """A new A/B or A/A, or the rest of one."""
+    check_format(output, verdict_report.RENDERERS)
     source = open_source()
     environment = fingerprint(source)
     if resume is not None:
@@ -318,12 +322,7 @@ def _finish(
 
 def _show(comparison: Comparison, output: str) -> None:
     """Prints a comparison and ends with its exit code."""
-    if output == "table":
-        out.print(verdict_report.to_rich(comparison))
-    elif output in verdict_report.RENDERERS:
-        sys.stdout.write(verdict_report.RENDERERS[output](comparison) + "\n")
-    else:
-        raise MtpbenchError(f"--format {output!r} is unknown", "One of: table, markdown, json.")
+    show(comparison, output, verdict_report.to_rich, verdict_report.RENDERERS)
     if comparison.exit_code:
         raise typer.Exit(comparison.exit_code)
 

@@ -43,6 +43,19 @@ class Check(Protocol):
         ...
 
 
+def _calls_within(tree: Tree, path: str, within: str, callee: str) -> list[ast.Call]:
+    """The calls of `callee` in a definition. Raises Drift where there is none."""
+    where = definition(tree, path, within)
+    found = calls(where, callee)
+    if not found:
+        raise Drift(f"{within} calls {callee} no more", path, where.lineno)
+    return found
+
+
+def _keywords(call: ast.Call) -> list[str]:
+    return [keyword.arg or "**" for keyword in call.keywords]
+
+
 def _differences(expected: Sequence[str], found: Sequence[str]) -> str:
     """`missing: a, b; new: c`, or that only the order changed."""
     missing = [item for item in expected if item not in found]
@@ -235,15 +248,12 @@ class CallKeywords:
     keywords: tuple[str, ...]
 
     def look(self, tree: Tree) -> Seen:
-        where = definition(tree, self.path, self.within)
-        found = calls(where, self.callee)
-        if not found:
-            raise Drift(f"{self.within} calls {self.callee} no more", self.path, where.lineno)
+        found = _calls_within(tree, self.path, self.within, self.callee)
         for call in found:
-            names = [keyword.arg or "**" for keyword in call.keywords]
+            names = _keywords(call)
             if set(names) == set(self.keywords) and not call.args:
                 return Seen(", ".join(names), self.path, call.lineno)
-        names = [keyword.arg or "**" for keyword in found[0].keywords]
+        names = _keywords(found[0])
         names += [f"positional {ast.unparse(argument)}" for argument in found[0].args]
         raise Drift(f"{self.callee}(…): {_differences(self.keywords, names)}", self.path, found[0].lineno)
 
@@ -259,15 +269,12 @@ class CallShape:
     keywords: tuple[str, ...]
 
     def look(self, tree: Tree) -> Seen:
-        where = definition(tree, self.path, self.within)
-        found = calls(where, self.callee)
-        if not found:
-            raise Drift(f"{self.within} calls {self.callee} no more", self.path, where.lineno)
+        found = _calls_within(tree, self.path, self.within, self.callee)
         for call in found:
-            names = [keyword.arg or "**" for keyword in call.keywords]
+            names = _keywords(call)
             if len(call.args) == self.positional and set(self.keywords) <= set(names):
                 return Seen(f"{self.positional} values, {', '.join(names)}", self.path, call.lineno)
-        names = [keyword.arg or "**" for keyword in found[0].keywords]
+        names = _keywords(found[0])
         missing = ", ".join(name for name in self.keywords if name not in names) or "none"
         counts = f"{len(found[0].args)} positional values, expected {self.positional}; missing keywords: {missing}"
         raise Drift(f"{self.callee}(…): {counts}", self.path, found[0].lineno)
