@@ -173,6 +173,8 @@ def test_two_git_refs_run_two_checkouts(tmp_path: Path, repository: Path) -> Non
         (["compare", "nowhere"], "name two runs"),
         (["compare", "nowhere", "elsewhere"], "can't be read"),
         (["ab", "scenario.yaml", "--base", ".", "--metric", "speed"], "'speed' is no metric"),
+        (["ab", "scenario.yaml", "--base", ".", "--format", "xml"], "--format 'xml' is unknown"),
+        (["trend", "--format", "xml"], "--format 'xml' is unknown"),
         (["trend", "--renamed", "x"], "OLD=NEW is needed"),
         (["trend", "--today", "soon"], "'soon' is no day"),
     ],
