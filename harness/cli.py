@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_import, cli_trend, cli_verdict, scenario_file
+from harness import __version__, cli_doctor, cli_import, cli_store, cli_trend, cli_verdict, scenario_file
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -28,12 +28,14 @@ from harness.cli_common import (
     show,
     with_prompts,
 )
+from harness.cli_store import STORE_HELP, deliver, follow, local, local_run, spool
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
 from harness.errors import MissingPackageError, MtpbenchError, ScenarioError, ServerError
 from harness.experiment import Experiment, Outcome
 from harness.import_store import is_imported
 from harness.launching import Options
+from harness.manifest import reseal
 from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario, warnings
 from harness.store import RunStore, StoredRun, load_run
@@ -65,7 +67,7 @@ def run(
         bool,
         typer.Option("--dry-run", help="Print every command, environment and request count; start nothing."),
     ] = False,
-    store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
+    store: Annotated[str, typer.Option(help=STORE_HELP)] = "runs",
     resume: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Go on with an interrupted run: the folder it printed."),
@@ -78,7 +80,8 @@ def run(
 ) -> None:
     """Measure: start the scenario's servers, drive the load, save, report.
 
-    Results are saved after each pass. Ctrl-C ends the servers and keeps what is finished; a second one kills.
+    Results are saved after each pass. Ctrl-C ends the servers and keeps what is finished; a second one kills. With the
+    URL of a store, the run is measured into ./runs and copied there.
     """
     ids = gpu_ids(gpus)
     if (scenario is None) == (resume is None):
@@ -88,7 +91,9 @@ def run(
         return
     source = open_source()
     environment = fingerprint(source)
-    opened, loaded = _open(scenario, resume, store, environment)
+    folder, remote = spool(store)
+    opened, loaded = _open(scenario, resume, folder, environment)
+    follower = follow(opened, remote)
     for warning in warnings(loaded):
         err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
     out.print(Text(f"results: {opened.path}"), soft_wrap=True)
@@ -97,7 +102,9 @@ def run(
             options = Options(default_cache(), ids, fail_fast)
             experiment = Experiment(loaded, opened, options, source, ui)
             outcome = drive(experiment.run, experiment.launcher)
-        _finish(opened, outcome, page)
+        valid = _finish(opened, outcome, page)
+        if not deliver(opened.path, follower) or not valid:
+            raise typer.Exit(EXIT_INVALID)
     except asyncio.CancelledError:
         err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
         err.print(Text(f"next: mtpbench run --resume {opened.path}"), soft_wrap=True)
@@ -119,8 +126,8 @@ def _open(
     return RunStore.resume(resume), before.scenario
 
 
-def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> None:
-    """Everything derived: rows, page, table. Raw results are safe by now."""
+def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> bool:
+    """Everything derived: rows, page, table. Raw results are safe by now. Is the result valid?"""
     stored = load_run(store.path)
     from harness.frames import parquet
 
@@ -133,8 +140,7 @@ def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> None:
         out.print(Text(f"page: {page}"), soft_wrap=True)
     for _, error in outcome.failures:
         print_error(err, error, error.hint, error.log_path, ())
-    if not report.valid:
-        raise typer.Exit(EXIT_INVALID)
+    return report.valid
 
 
 def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
@@ -143,15 +149,18 @@ def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
     except ImportError as error:
         err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
         return None
-    return store.write_text("report.html", render(stored, default_cache()))
+    page = store.write_text("report.html", render(stored, default_cache()))
+    reseal(store.path, page)
+    return page
 
 
 @app.command()
 def report(
-    run_path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or its URL.")],
     output: Annotated[str, typer.Option("--format", help="table, markdown, json or html.")] = "table",
 ) -> None:
     """Print a run's table again, as Markdown, as JSON, or write its report.html anew."""
+    run_path = local_run(run_name)
     if is_imported(run_path):
         if not cli_import.show_report(run_path, output, out):
             raise typer.Exit(EXIT_INVALID)
@@ -188,9 +197,12 @@ def validate(
 
 @app.command(name="list")
 def list_scenarios(
-    folder: Annotated[Path, typer.Argument(help="Folder with scenario files, or with results.")] = Path("scenarios"),
+    place: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder with scenario files, or with results; or a store's URL.")
+    ] = "scenarios",
 ) -> None:
-    """List the scenarios in a folder with their questions, or the runs in a folder of results."""
+    """List the scenarios in a folder with their questions, or the runs in a store."""
+    folder = local(place)
     if cli_import.holds_runs(folder):
         cli_import.list_runs(folder, out)
         return
@@ -282,6 +294,7 @@ def _need_triton() -> None:
 
 cli_import.register(app, out)
 cli_doctor.register(app, out, err, default_cache)
+app.add_typer(cli_store.store_app, name="store")
 
 
 @app.command()

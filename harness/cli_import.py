@@ -14,11 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness import import_report
+from harness.cli_store import STORE_HELP, say, spool
 from harness.errors import MtpbenchError, ResultFileError
 from harness.import_store import imported_runs, is_imported, load, run_id, save
 from harness.imported import ImportedRun, Origin
 from harness.importers.base import load_document
 from harness.importers.registry import AUTO, IMPORTERS, importer_for
+from harness.manifest import seal
+from harness.remote import push
 from harness.settings import NAME_PATTERN
 from harness.store import utc_now
 
@@ -32,7 +35,7 @@ def register(app: typer.Typer, out: Console) -> None:
     def import_files(
         files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Result files, as the tool wrote them.")],
         format_name: Annotated[str, typer.Option("--format", help=f"{AUTO}, {', '.join(IMPORTERS)}.")] = AUTO,
-        store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
+        store: Annotated[str, typer.Option(help=STORE_HELP)] = "runs",
         arm: Annotated[str, typer.Option(help="What was measured; overrides what the file calls it.")] = "",
         host: Annotated[str, typer.Option(help="The machine on which it was measured.")] = "",
         label: Annotated[
@@ -54,8 +57,12 @@ def register(app: typer.Typer, out: Console) -> None:
                 hint = error.hint
         if problems:
             raise ResultFileError(problems, hint)
+        root, remote = spool(store)
         for run in runs:
-            folder, new = save(store, run)
+            folder, new = save(root, run)
+            seal(folder)
+            if remote:
+                push(folder, remote, say)
             what = f"{len(run.points)} result{'s' if len(run.points) > 1 else ''} of {run.origin.tool}"
             out.print(Text(f"{folder}: {what}" if new else f"{folder}: already imported"), soft_wrap=True)
             if new and run.origin.ignored:

@@ -14,6 +14,7 @@ from rich.text import Text
 from harness import trend as trends
 from harness import trend_report
 from harness.cli_common import check_format, err, out, show
+from harness.cli_store import local
 from harness.cli_verdict import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
 from harness.errors import MtpbenchError, StoreError
 from harness.ledger import FILE
@@ -30,7 +31,7 @@ def register(app: typer.Typer, selftest: typer.Typer) -> None:
 
 
 def trend(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder with stored runs.")] = Path("runs"),
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")] = "runs",
     metric: Metrics = None,
     scenario: Annotated[str, typer.Option(help="Only this scenario.")] = "",
     renamed: Annotated[
@@ -47,9 +48,10 @@ def trend(
     check_format(output, trend_report.RENDERERS)
     names = dict(_renaming(text) for text in renamed or [])
     wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
-    series = trends.build(_nightly(store, wanted), tuple(metric or DEFAULT_METRICS), names)
+    root = local(store)
+    series = trends.build(_nightly(root, wanted), tuple(metric or DEFAULT_METRICS), names)
     day = day_of(today)
-    told = trends.tell(series, day, excuse_of(ledger, day), functools.partial(_confirmed_by, store))
+    told = trends.tell(series, day, excuse_of(ledger, day), functools.partial(_confirmed_by, root))
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return

@@ -21,6 +21,7 @@ from harness import scenario_file, verdict_report
 from harness.checkout import HERE, REF_HELP, Origin, checked, places, resolve
 from harness.cli_common import (
     EXIT_INTERRUPTED,
+    EXIT_INVALID,
     Gpus,
     ScenarioPath,
     check_format,
@@ -33,6 +34,7 @@ from harness.cli_common import (
     show,
     with_prompts,
 )
+from harness.cli_store import STORE_HELP, deliver, follow, local, local_run, spool
 from harness.environment import fingerprint
 from harness.errors import MtpbenchError, ServerError
 from harness.experiment import Experiment
@@ -42,6 +44,7 @@ from harness.launching import Options, Place
 from harness.ledger import FILE
 from harness.ledger import load as load_ledger
 from harness.pairs import DEFAULT_METRICS, Side, one_label, runs_of
+from harness.remote import is_url
 from harness.rule import FIRST_LOOK, PAIRS
 from harness.scenario import Scenario
 from harness.session import Session, load_session, sides
@@ -66,7 +69,7 @@ Allow = Annotated[
     list[str] | None,
     typer.Option("--allow", help="A fact that is meant to differ, such as packages or server; may be repeated."),
 ]
-Store = Annotated[Path, typer.Option(help="Folder for results; A/A runs below it give the floor.")]
+Store = Annotated[str, typer.Option(help=f"{STORE_HELP} A/A runs in it give the floor.")]
 LedgerFile = Annotated[Path, typer.Option(help="Accepted slowdowns.")]
 Resume = Annotated[
     Path | None, typer.Option(metavar="RUN", help="Go on with an interrupted one: the folder it printed.")
@@ -88,7 +91,7 @@ def ab(
     first: Annotated[int, typer.Option(help="Pairs before the first look.")] = FIRST_LOOK,
     arm: Arms = None,
     metric: Metrics = None,
-    store: Store = Path("runs"),
+    store: Store = "runs",
     resume: Resume = None,
     gpus: Gpus = "",
     ledger: LedgerFile = Path(FILE),
@@ -111,7 +114,7 @@ def aa(
     pairs: Annotated[int, typer.Option(help="Pairs of launches to measure.")] = 6,
     arm: Arms = None,
     metric: Metrics = None,
-    store: Store = Path("runs"),
+    store: Store = "runs",
     resume: Resume = None,
     gpus: Gpus = "",
     output: Format = "table",
@@ -124,28 +127,42 @@ def aa(
 
 def compare(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="BASE HEAD, or BASE... vs HEAD...; RUN@ARM for one arm.")
+        list[str],
+        typer.Argument(metavar="RUN...", help="BASE HEAD, or BASE... vs HEAD...; RUN@ARM for one arm."),
     ],
     metric: Metrics = None,
     allow: Allow = None,
-    store: Store = Path("runs"),
+    store: Store = "runs",
     ledger: LedgerFile = Path(FILE),
     output: Format = "table",
 ) -> None:
     """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
     check_format(output, verdict_report.RENDERERS)
-    session = load_session(Path(runs[0])) if len(runs) == 1 and (Path(runs[0]) / AB_FILE).is_file() else None
+    one = Path(_here(runs[0]))
+    session = load_session(one) if len(runs) == 1 and (one / AB_FILE).is_file() else None
     if session is not None:
-        base, head = sides(load_run(Path(runs[0])), session)
+        base, head = sides(load_run(one), session)
         allowed, plan, metrics = (*session.allowed, *(allow or ())), session.plan, tuple(metric or session.metrics)
     else:
         base, head = _split(runs)
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
-    known = stored_floors(store, str(head.runs[0].environment.get("host")), head.scenario.name)
+    known = stored_floors(local(store, _is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
     comparison = compare_sides(
         base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
     )
     _show(comparison, output)
+
+
+def _is_ab(_run: str, files: frozenset[str]) -> bool:
+    return AB_FILE in files
+
+
+def _here(run: str) -> str:
+    """A run of the command line, fetched if it is a URL; what follows an @ in its name is an arm."""
+    if not is_url(run):
+        return run
+    path, at, arm = run.rpartition("@") if "@" in run.rpartition("/")[2] else (run, "", "")
+    return f"{local_run(path)}{at}{arm}"
 
 
 def day_of(text: str) -> date:
@@ -176,13 +193,14 @@ def _measure(
     first: int,
     arm: list[str] | None,
     metric: list[str] | None,
-    root: Path,
+    store: str,
     gpus: str,
     output: str,
     excuse: Excuse | None,
 ) -> None:
     """A new A/B or A/A, or the rest of one."""
     check_format(output, verdict_report.RENDERERS)
+    root, remote = spool(store)
     source = open_source()
     environment = fingerprint(source)
     if resume is not None:
@@ -213,7 +231,8 @@ def _measure(
         orchestration.save(opened.path, session)
     console = out if output == "table" else err  # standard output is for the result alone
     console.print(Text(f"results: {opened.path}"), soft_wrap=True)
-    known = stored_floors(root, str(environment.get("host")), scenario.name)
+    follower = follow(opened, remote)
+    known = stored_floors(local(store, _is_ab) if remote else root, str(environment.get("host")), scenario.name)
     _tell_plan(session, known, scenario)
     try:
         with contextlib.ExitStack() as stack:
@@ -230,7 +249,11 @@ def _measure(
             experiment = Experiment(scenario, opened, options, source, ui)
             looks = orchestration.Looks(opened.path, session, functools.partial(_tell_look, ui))
             outcome = drive(lambda: experiment.run(looks.enough), experiment.launcher)
-        _finish(opened, session, known, [error for _, error in outcome.failures], output, excuse)
+        comparison = _finish(opened, session, known, [error for _, error in outcome.failures], excuse)
+        delivered = deliver(opened.path, follower)
+        _show(comparison, output)
+        if not delivered:
+            raise typer.Exit(EXIT_INVALID)
     except asyncio.CancelledError:
         err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
         err.print(Text(f"next: mtpbench {session.kind} --resume {opened.path}"), soft_wrap=True)
@@ -291,9 +314,8 @@ def _finish(
     session: Session,
     known: Floors,
     failures: list[ServerError],
-    output: str,
     excuse: Excuse | None,
-) -> None:
+) -> Comparison:
     """The verdict, and everything derived. Raw results are safe by now."""
     from harness.frames import parquet
 
@@ -317,7 +339,7 @@ def _finish(
             comparison = replace(comparison, notes=(*comparison.notes, power_sentence(known, rows, plan)))
     if failures:
         err.print(Text(f"next: mtpbench {session.kind} --resume {store.path}"), soft_wrap=True)
-    _show(comparison, output)
+    return comparison
 
 
 def _show(comparison: Comparison, output: str) -> None:
@@ -341,4 +363,7 @@ def _split(runs: Sequence[str]) -> tuple[Side, Side]:
         )
     if not head:
         raise MtpbenchError("no runs after vs", "mtpbench compare runs/A vs runs/B")
-    return one_label(runs_of(base, " ".join(base) or "nothing"), runs_of(head, " ".join(head)))
+    return one_label(
+        runs_of([_here(run) for run in base], " ".join(base) or "nothing"),
+        runs_of([_here(run) for run in head], " ".join(head)),
+    )

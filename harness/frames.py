@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pandas as pd
 
+from harness.errors import StoreError
 from harness.metrics import PassView, pass_row
 from harness.model import Pass
 from harness.store import StoredRun
@@ -50,5 +52,19 @@ def parquet(run: StoredRun) -> bytes:
     }
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
     sink = io.BytesIO()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, write_page_checksum=True)
     return sink.getvalue()
+
+
+def count_rows(path: Path) -> int:
+    """Reads every column of a Parquet file. Raises StoreError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.ParquetFile(path, page_checksum_verification=True).read().num_rows)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"{path} can't be read: {reason}", "It is made from the run's records: `mtpbench store rows RUN`."
+        ) from error

@@ -10,18 +10,22 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               passes/failed/…                passes that did not complete, for diagnosis
               ab.json                        of an A/B run: which arms are which side
               report.html
+              manifest.json                  written last: every file with its SHA-256, see manifest.py
+              quarantine.json                its host was unsteady: the run is kept and judges nothing
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import gzip
 import json
 import os
 import secrets
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,6 +38,7 @@ from harness.scenario import Scenario
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see session.py
+QUARANTINE_FILE = "quarantine.json"  # {"reason", "since"}, and "released" once it judges again: see sentinel.py
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -45,7 +50,10 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as read back. `passes`: completed ones; `failed`: those that no later attempt completed."""
+    """A run as read back. `passes`: completed ones; `failed`: those that no later attempt completed.
+
+    `quarantine`: why its numbers judge nothing; empty where they do.
+    """
 
     path: Path
     id: str
@@ -55,13 +63,18 @@ class StoredRun:
     launches: tuple[LaunchRecord, ...]
     passes: tuple[Pass, ...]
     failed: tuple[PassRecord, ...]
+    quarantine: str = ""
 
 
 class RunStore:
-    """One run's folder, open for writing. Only one process may hold it."""
+    """One run's folder, open for writing. Only one process may hold it.
+
+    `on_pass` is told the files of each pass once they are on disk.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.on_pass: Callable[[tuple[Path, ...]], None] = lambda _files: None
         self._lock: IO[str] | None = None
 
     @classmethod
@@ -126,8 +139,8 @@ class RunStore:
             base = f"passes/failed/{record.key.slug}-s{record.server_start}"
         lines = "".join(json.dumps(r.to_json(), separators=(",", ":")) + "\n" for r in requests)
         # mtime=0: equal content gives equal bytes.
-        self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
-        self._write_json(f"{base}.json", record.to_json())
+        requests_file = self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
+        self.on_pass((requests_file, self._write_json(f"{base}.json", record.to_json())))
 
     def launches(self) -> list[LaunchRecord]:
         """Every server start so far, failed ones included."""
@@ -144,25 +157,26 @@ class RunStore:
     def write_text(self, name: str, text: str) -> Path:
         return self._write(name, text.encode())
 
-    def rows_path(self) -> Path:
-        """Where this run's Parquet file goes, below the root that all runs share."""
-        stamp = self.path.name[:8]
-        day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
-        return self.path.parent / "rows" / f"date={day}" / f"run-{self.path.name}.parquet"
-
     def write_rows(self, parquet: bytes) -> Path:
-        path = self.rows_path()
+        path = rows_path(self.path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _explain(error, path) from error
         return write_atomically(path, parquet)
 
-    def _write_json(self, name: str, value: dict[str, Any]) -> None:
-        self._write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+    def _write_json(self, name: str, value: dict[str, Any]) -> Path:
+        return self._write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
     def _write(self, name: str, content: bytes) -> Path:
         return write_atomically(self.path / name, content)
+
+
+def rows_path(run: Path) -> Path:
+    """Where a run's Parquet file is, below the root that all runs share."""
+    stamp = run.name[:8]
+    day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
+    return run.parent / "rows" / f"date={day}" / f"run-{run.name}.parquet"
 
 
 def write_atomically(path: Path, content: bytes) -> Path:
@@ -203,52 +217,77 @@ def load_run(path: Path) -> StoredRun:
             f"{path} is an imported result: it has numbers of another tool and no raw records",
             "`mtpbench report` shows it.",
         )
-    head = _read_json(path / "run.json")
+    head = read_json(path / "run.json")
     version = head.get("store_version")
     if version != STORE_VERSION:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
     passes = [
-        Pass(record, _read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
+        Pass(record, read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
         for record in _pass_records(path / "passes")
     ]
     done = {one.record.key for one in passes}
-    launches = _launch_records(path)
-    return StoredRun(
-        path=path,
-        id=str(head["id"]),
-        created_at=str(head["created_at"]),
-        scenario=_scenario(path, head["scenario"]),
-        environment=head["environment"],
-        launches=tuple(launches),
-        passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
-        failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
-    )
+    with _damage(path / "run.json"):
+        return StoredRun(
+            path=path,
+            id=str(head["id"]),
+            created_at=str(head["created_at"]),
+            scenario=_scenario(path, head["scenario"]),
+            environment=dict(head["environment"]),
+            launches=tuple(_launch_records(path)),
+            passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
+            failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
+            quarantine=_quarantine(path),
+        )
 
 
 def _launch_records(path: Path) -> list[LaunchRecord]:
-    return [LaunchRecord.from_json(_read_json(p)) for p in sorted((path / "launches").glob("*.json"))]
+    return [read_launch(p) for p in sorted((path / "launches").glob("*.json"))]
+
+
+def _quarantine(path: Path) -> str:
+    """Why a run's numbers judge nothing; empty where they do."""
+    file = path / QUARANTINE_FILE
+    mark = read_json(file) if file.is_file() else {}
+    if not mark or mark.get("released"):
+        return ""
+    return f"its host is in quarantine since {mark.get('since', 'an unknown time')}: {mark.get('reason', 'no reason')}"
 
 
 def _scenario(path: Path, stored: Any) -> Scenario:
     """As it was run: an A/B that was decided early is complete with the pairs that it took."""
     scenario = Scenario.model_validate(stored)
-    session = _read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
+    session = read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
     finished = session.get("finished_pairs")
     return scenario.model_copy(update={"launches": finished}) if isinstance(finished, int) else scenario
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:
-    return [_parse(path) for path in sorted(folder.glob("*.json"))]
+    return [read_pass(path) for path in sorted(folder.glob("*.json"))]
 
 
-def _parse(path: Path) -> PassRecord:
+def read_pass(path: Path) -> PassRecord:
+    """A pass without its requests. Raises StoreError."""
+    with _damage(path):
+        return PassRecord.from_json(read_json(path))
+
+
+def read_launch(path: Path) -> LaunchRecord:
+    """One server start. Raises StoreError."""
+    with _damage(path):
+        return LaunchRecord.from_json(read_json(path))
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Whatever a record's content does to its reader becomes a StoreError that names the file."""
     try:
-        return PassRecord.from_json(_read_json(path))
-    except (KeyError, TypeError, ValueError) as error:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} is damaged: {error!r}", "Move it away to read the rest of the run.") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises StoreError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -258,9 +297,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_requests(path: Path) -> tuple[RequestRecord, ...]:
+def read_requests(path: Path) -> tuple[RequestRecord, ...]:
+    """The requests of a pass. Raises StoreError."""
     try:
         text = gzip.decompress(path.read_bytes()).decode()
         return tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
-    except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} is damaged: {error!r}", "Move its pass away to read the rest.") from error

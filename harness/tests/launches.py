@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 from conftest import SCENARIO, request
 
+from harness.frames import parquet
 from harness.model import Finding, LaunchRecord, LoadLevel, Pass, PassKey, PassRecord, RequestRecord
 from harness.pairs import Side
 from harness.scenario import Scenario
 from harness.scenario_file import parse
-from harness.store import StoredRun
+from harness.store import RunStore, StoredRun, load_run, write_atomically
 
 TTFT = 0.05
 ENVIRONMENT = {"host": "a", "cores": 2, "commit": "1" * 40, "prompts": "p"}
@@ -89,3 +91,19 @@ def side(name: str, *runs: StoredRun) -> Side:
 
 def failed(number: int, why: str) -> PassRecord:
     return replace(launch(number, 0.01).record, status=why)
+
+
+def save(root: Path, made: StoredRun) -> Path:
+    """A run made by hand as it would be on disk: records, launches and rows, not yet sealed. Returns its folder."""
+    store = RunStore.create(root, made.scenario, SCENARIO, dict(made.environment))
+    head = json.loads((store.path / "run.json").read_text()) | {"created_at": made.created_at}
+    stamp = made.created_at[:19].translate(str.maketrans("", "", "-:"))
+    store.close()
+    store.path = store.path.rename(root / f"{stamp}Z-{store.path.name.partition('-')[2]}")
+    write_atomically(store.path / "run.json", json.dumps(head | {"id": store.path.name}).encode())
+    for one in made.launches:
+        store.save_launch(one)
+    for one_pass in made.passes:
+        store.save_pass(one_pass.record, one_pass.requests)
+    store.write_rows(parquet(load_run(store.path)))
+    return store.path
