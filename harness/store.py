@@ -9,6 +9,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               passes/<pass>.requests.jsonl.gz
               passes/failed/…                passes that did not complete, for diagnosis
               ab.json                        of an A/B run: which arms are which side
+              quarantine.json                of a run that must not judge: {"reason": …}
               report.html
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 """
@@ -22,7 +23,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +35,7 @@ from harness.scenario import Scenario
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see session.py
+QUARANTINE_FILE = "quarantine.json"  # beside run.json where its numbers are kept and not to be judged by
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -145,10 +147,7 @@ class RunStore:
         return self._write(name, text.encode())
 
     def rows_path(self) -> Path:
-        """Where this run's Parquet file goes, below the root that all runs share."""
-        stamp = self.path.name[:8]
-        day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
-        return self.path.parent / "rows" / f"date={day}" / f"run-{self.path.name}.parquet"
+        return rows_path(self.path)
 
     def write_rows(self, parquet: bytes) -> Path:
         path = self.rows_path()
@@ -163,6 +162,19 @@ class RunStore:
 
     def _write(self, name: str, content: bytes) -> Path:
         return write_atomically(self.path / name, content)
+
+
+def rows_path(run: Path) -> Path:
+    """Where a run's Parquet file lies, below the root that all runs share."""
+    stamp = run.name[:8]
+    day = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}"
+    return run.parent / "rows" / f"date={day}" / f"run-{run.name}.parquet"
+
+
+def quarantine_reason(path: Path) -> str:
+    """Why a run must not judge, of its `quarantine.json`; empty where it has none."""
+    file = path / QUARANTINE_FILE
+    return str(_read_json(file).get("reason") or "no reason given") if file.is_file() else ""
 
 
 def write_atomically(path: Path, content: bytes) -> Path:
@@ -196,8 +208,8 @@ def _explain(error: OSError, path: Path) -> StoreError:
     return StoreError(f"can't write {path}: {error.strerror}", "Choose another place with --store.")
 
 
-def load_run(path: Path) -> StoredRun:
-    """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+def load_head(path: Path) -> StoredRun:
+    """Reads all of a run but its passes. Raises StoreError that names the file that is damaged."""
     if (path / "import.json").is_file():
         raise StoreError(
             f"{path} is an imported result: it has numbers of another tool and no raw records",
@@ -207,19 +219,31 @@ def load_run(path: Path) -> StoredRun:
     version = head.get("store_version")
     if version != STORE_VERSION:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
+    try:
+        return StoredRun(
+            path=path,
+            id=str(head["id"]),
+            created_at=str(head["created_at"]),
+            scenario=_scenario(path, head["scenario"]),
+            environment=dict(head["environment"]),
+            launches=tuple(_launch_records(path)),
+            passes=(),
+            failed=(),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path / 'run.json'} is damaged: {error!r}", "Move the run away.") from error
+
+
+def load_run(path: Path) -> StoredRun:
+    """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+    head = load_head(path)
     passes = [
         Pass(record, _read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
         for record in _pass_records(path / "passes")
     ]
     done = {one.record.key for one in passes}
-    launches = _launch_records(path)
-    return StoredRun(
-        path=path,
-        id=str(head["id"]),
-        created_at=str(head["created_at"]),
-        scenario=_scenario(path, head["scenario"]),
-        environment=head["environment"],
-        launches=tuple(launches),
+    return replace(
+        head,
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
         failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
     )
