@@ -12,23 +12,22 @@ from pathlib import Path
 from harness.errors import StoreError
 from harness.frames import read_rows, with_rows
 from harness.session import Session, load_session
-from harness.store import AB_FILE, StoredRun, load_head, load_run, quarantine_reason, rows_path
+from harness.store import AB_FILE, StoredRun, load_head, load_run, rows_path
 
 Watch = Callable[[int, int, str], None]  # runs read, runs in all, the one that is read now
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A run of a store. `session` where it is an A/B or A/A; `quarantined`: why it must not judge."""
+    """A run of a store; `session` where it is an A/B or A/A."""
 
     run: StoredRun
     session: Session | None = None
-    quarantined: str = ""
 
     @property
     def nightly(self) -> bool:
         """Does it count in a trend?"""
-        return self.session is None and not self.quarantined
+        return self.session is None and not self.run.quarantine
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,14 @@ class Archive:
         """A/A runs of one host and scenario: what equal servers differ by."""
         for one in self.kept:
             here = (str(one.run.environment.get("host")), one.run.scenario.name) == (host, scenario)
-            if here and one.session is not None and one.session.kind == "aa" and not one.quarantined:
+            if here and one.session is not None and one.session.kind == "aa" and not one.run.quarantine:
                 yield one.run, one.session
 
     def confirmed_by(self, scenario: str, base: str, head: str) -> str:
         """The verdict of the last A/B of these two commits; empty where there is none."""
         for one in reversed(self.kept):
             session = one.session
-            if session is None or one.quarantined or one.run.scenario.name != scenario:
+            if session is None or one.run.quarantine or one.run.scenario.name != scenario:
                 continue
             if session.verdict and (session.base.commit, session.head.commit) == (base, head):
                 return session.verdict
@@ -86,4 +85,4 @@ def read_run(path: Path) -> StoredRun:
 
 def _read(path: Path) -> Kept:
     session = load_session(path) if (path / AB_FILE).is_file() else None
-    return Kept(read_run(path), session, quarantine_reason(path))
+    return Kept(read_run(path), session)

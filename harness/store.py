@@ -9,7 +9,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               passes/<pass>.requests.jsonl.gz
               passes/failed/…                passes that did not complete, for diagnosis
               ab.json                        of an A/B run: which arms are which side
-              quarantine.json                of a run that must not judge: {"reason": …}
+              quarantine.json                its host was unsteady: the run is kept and judges nothing
               report.html
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 """
@@ -35,7 +35,7 @@ from harness.scenario import Scenario
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see session.py
-QUARANTINE_FILE = "quarantine.json"  # beside run.json where its numbers are kept and not to be judged by
+QUARANTINE_FILE = "quarantine.json"  # {"reason", …}, and "released" once it judges again
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -47,7 +47,10 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as read back. `passes`: completed ones; `failed`: those that no later attempt completed."""
+    """A run as read back. `passes`: completed ones; `failed`: those that no later attempt completed.
+
+    `quarantine`: why its numbers judge nothing; empty where they do.
+    """
 
     path: Path
     id: str
@@ -57,6 +60,19 @@ class StoredRun:
     launches: tuple[LaunchRecord, ...]
     passes: tuple[Pass, ...]
     failed: tuple[PassRecord, ...]
+    quarantine: str = ""
+
+
+def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str, Any]) -> dict[str, Any]:
+    """What `run.json` holds."""
+    return {
+        "store_version": STORE_VERSION,
+        "mtpbench": __version__,
+        "id": run,
+        "created_at": created_at,
+        "scenario": scenario.model_dump(mode="json"),
+        "environment": environment,
+    }
 
 
 class RunStore:
@@ -78,17 +94,7 @@ class RunStore:
             raise _explain(error, store.path) from error
         store.lock()
         store.write_text("scenario.yaml", scenario_text)
-        store._write_json(
-            "run.json",
-            {
-                "store_version": STORE_VERSION,
-                "mtpbench": __version__,
-                "id": store.path.name,
-                "created_at": utc_now(),
-                "scenario": scenario.model_dump(mode="json"),
-                "environment": environment,
-            },
-        )
+        store._write_json("run.json", head_of(store.path.name, utc_now(), scenario, environment))
         return store
 
     @classmethod
@@ -171,12 +177,6 @@ def rows_path(run: Path) -> Path:
     return run.parent / "rows" / f"date={day}" / f"run-{run.name}.parquet"
 
 
-def quarantine_reason(path: Path) -> str:
-    """Why a run must not judge, of its `quarantine.json`; empty where it has none."""
-    file = path / QUARANTINE_FILE
-    return str(_read_json(file).get("reason") or "no reason given") if file.is_file() else ""
-
-
 def write_atomically(path: Path, content: bytes) -> Path:
     """The file is there whole, or as it was before. Raises StoreError that says what can be done."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -229,6 +229,7 @@ def load_head(path: Path) -> StoredRun:
             launches=tuple(_launch_records(path)),
             passes=(),
             failed=(),
+            quarantine=_quarantine(path),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path / 'run.json'} is damaged: {error!r}", "Move the run away.") from error
@@ -247,6 +248,14 @@ def load_run(path: Path) -> StoredRun:
         passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
         failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
     )
+
+
+def _quarantine(path: Path) -> str:
+    file = path / QUARANTINE_FILE
+    if not file.is_file():
+        return ""
+    value = _read_json(file)
+    return "" if value.get("released") else str(value.get("reason") or "no reason given")
 
 
 def _launch_records(path: Path) -> list[LaunchRecord]:

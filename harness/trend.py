@@ -130,10 +130,11 @@ def build(runs: Iterable[StoredRun], metrics: Sequence[str], renamed: Mapping[st
         for arm in run.scenario.arms:
             known = facts(run, arm)
             host, name = str(known.get("host", "unknown host")), run.scenario.name
+            conditions = fingerprint_class(known)
             measured = measure(Side("", (run,), {arm: arm}), metrics)
             for group, launches in measured.launches.items():
                 for metric in metrics:
-                    key = SeriesKey(host, fingerprint_class(known), names.get(name, name), RowKey(metric, *group))
+                    key = SeriesKey(host, conditions, names.get(name, name), RowKey(metric, *group))
                     values, left_out = _usable(launches, metric)
                     said = notes.setdefault(key, [])
                     said += [odd] if odd and odd not in said else []
@@ -242,8 +243,9 @@ def _tell(
     if (successor.nights[-1].day - last).days > STALE_DAYS:
         where = f"on {successor.key.host}" if successor.key.host != one.key.host else "under other conditions"
         return Told(one, Status.MOVED, f"{one.key} ended on {last} and goes on {where}.", found, since=last)
-    siblings = [s for s in everything if replace(s.key, row=one.key.row) == one.key]
-    if last < max(s.nights[-1].day for s in siblings):
+    # Other arms have other settings, so other conditions: the host and the scenario make siblings.
+    siblings = [s for s in everything if (s.key.host, s.key.scenario) == (one.key.host, one.key.scenario)]
+    if last < max(s.nights[-1].day for s in siblings) and successor.nights[-1].day == last:
         sentence = f"{one.key} is missing since {last}: its scenario still runs."
         return Told(one, Status.MISSING, sentence, found, since=last)
     if (today - last).days > STALE_DAYS:
