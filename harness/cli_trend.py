@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +11,13 @@ from rich.text import Text
 
 from harness import trend as trends
 from harness import trend_report
+from harness.archive import read_archive
 from harness.cli_common import check_format, err, out, show
 from harness.cli_store import local
 from harness.cli_verdict import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
-from harness.errors import MtpbenchError, StoreError
+from harness.errors import MtpbenchError
 from harness.ledger import FILE
 from harness.pairs import DEFAULT_METRICS
-from harness.session import load_session
-from harness.store import AB_FILE, StoredRun, load_run
 from harness.verdict import EXIT_CODES
 
 
@@ -48,10 +45,13 @@ def trend(
     check_format(output, trend_report.RENDERERS)
     names = dict(_renaming(text) for text in renamed or [])
     wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
-    root = local(store)
-    series = trends.build(_nightly(root, wanted), tuple(metric or DEFAULT_METRICS), names)
+    archive = read_archive(local(store))
+    for text in archive.left_out:
+        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    runs = [run for run in archive.nightly() if not wanted or run.scenario.name in wanted]
+    series = trends.build(runs, tuple(metric or DEFAULT_METRICS), names)
     day = day_of(today)
-    told = trends.tell(series, day, excuse_of(ledger, day), functools.partial(_confirmed_by, root))
+    told = trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return
@@ -76,32 +76,6 @@ def check_statistics(
         out.print(to_rich(lines))
     if any(line.verdict == "MISSED" for line in lines):
         raise typer.Exit(1)
-
-
-def _nightly(root: Path, scenarios: set[str]) -> Iterator[StoredRun]:
-    """Every run below a store but A/B runs; one that can't be read is said and passed over."""
-    for file in sorted(root.glob("*/run.json")):
-        if (file.parent / AB_FILE).is_file():
-            continue
-        try:
-            run = load_run(file.parent)
-        except StoreError as error:
-            err.print(Text(f"left out: {error}", style="yellow"), soft_wrap=True)
-            continue
-        if not scenarios or run.scenario.name in scenarios:
-            yield run
-
-
-def _confirmed_by(root: Path, scenario: str, base: str, head: str) -> str:
-    """The verdict of the last stored A/B of these two commits; empty where there is none."""
-    for file in sorted(root.glob(f"*-{scenario}-*/{AB_FILE}"), reverse=True):
-        try:
-            session = load_session(file.parent)
-        except StoreError:
-            continue
-        if session.verdict and (session.base.commit, session.head.commit) == (base, head):
-            return session.verdict
-    return ""
 
 
 def _renaming(text: str) -> tuple[str, str]:

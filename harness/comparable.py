@@ -7,6 +7,7 @@ names matters: a new probe must not make unlike machines look alike.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -60,6 +61,11 @@ def role_of(fact: str, allowed: Iterable[str] = ()) -> Role:
     """The role of a fact; those below an allowed name are what is tested."""
     if any(fact == name or fact.startswith((f"{name}.", f"{name}[")) for name in allowed):
         return Role.TESTED
+    return _ruled(fact)
+
+
+@functools.cache  # a year of nights asks for the same few facts a million times
+def _ruled(fact: str) -> Role:
     return next(role for pattern, role in _RULES if fnmatch.fnmatchcase(fact, pattern))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness import stats
@@ -25,14 +25,19 @@ def aa_runs(root: Path, host: str, scenario: str) -> Iterator[tuple[StoredRun, S
             run = load_run(file.parent)
         except StoreError:
             continue
-        if run.environment.get("host") == host and run.scenario.name == scenario:
+        if run.environment.get("host") == host and run.scenario.name == scenario and not run.quarantine:
             yield run, session
 
 
 def floors(root: Path, host: str, scenario: str) -> Floors:
+    """What the A/A runs of a store say of one host and scenario."""
+    return pooled(aa_runs(root, host, scenario))
+
+
+def pooled(runs: Iterable[tuple[StoredRun, Session]]) -> Floors:
     """Standard deviation of one A/A delta and its degrees of freedom, for each row, pooled over runs."""
     groups: dict[RowKey, list[list[float]]] = {}
-    for run, session in aa_runs(root, host, scenario):
+    for run, session in runs:
         for key, values in aa_deltas(run, session).items():
             groups.setdefault(key, []).append(values)
     known = {key: stats.standard_deviation(values) for key, values in groups.items()}

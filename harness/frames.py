@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from harness.errors import StoreError
 from harness.metrics import PassView, pass_row
-from harness.model import Pass
+from harness.model import Finding, LoadLevel, Pass, PassKey, PassRecord
 from harness.store import StoredRun
 
-ROWS_VERSION = 2  # 2: input_tokens, where prompt lengths are swept
+ROWS_VERSION = 3  # 2: input_tokens, where prompt lengths are swept. 3: finding_details, a JSON list
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
@@ -21,6 +24,10 @@ def rows(run: StoredRun) -> pd.DataFrame:
     slo = run.scenario.slo
     table = [pass_row(PassView.of(p, slo)) for p in run.passes]
     table += [pass_row(PassView.of(Pass(record, ()), slo)) for record in run.failed]
+    return _typed(run, table)
+
+
+def _typed(run: StoredRun, table: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(table)
     frame.insert(0, "run", run.id)
     frame.insert(1, "scenario", run.scenario.name)
@@ -36,35 +43,67 @@ def rows(run: StoredRun) -> pd.DataFrame:
     return frame
 
 
-_TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings"}
+_TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings", "finding_details"}
 _COUNTS = {"launch", "server_start", "tp", "concurrency", "input_tokens", "pass", "requests", "ok", "counted"}
 
 
-def parquet(run: StoredRun) -> bytes:
-    """The row set of a run as a Parquet file, its fingerprint in the file's metadata."""
+def parquet(run: StoredRun, table: Sequence[Mapping[str, Any]] | None = None) -> bytes:
+    """The row set of a run as a Parquet file, its fingerprint in the file's metadata.
+
+    `table`: rows as of `metrics.pass_row`, where they don't come from the run's own passes.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pandas(rows(run), preserve_index=False)
+    frame = rows(run) if table is None else _typed(run, table)
+    arrow = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {
         "mtpbench_rows_version": str(ROWS_VERSION),
         "mtpbench_environment": json.dumps(run.environment),
     }
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata})
     sink = io.BytesIO()
-    pq.write_table(table, sink, write_page_checksum=True)
+    pq.write_table(arrow, sink, write_page_checksum=True)
     return sink.getvalue()
 
 
-def count_rows(path: Path) -> int:
-    """Reads every column of a Parquet file. Raises StoreError."""
+def read_rows(path: Path) -> list[dict[str, Any]] | None:
+    """A run's stored rows, None for what has no value; None where the file is absent or of another version.
+
+    Raises StoreError where it is damaged.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return int(pq.ParquetFile(path, page_checksum_verification=True).read().num_rows)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        version = (file.schema_arrow.metadata or {}).get(b"mtpbench_rows_version")
+        if version != str(ROWS_VERSION).encode():
+            return None
+        return [dict(row) for row in file.read(use_threads=False).to_pylist()]
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
-        raise StoreError(
-            f"{path} can't be read: {reason}", "It is made from the run's records: `mtpbench store rows RUN`."
-        ) from error
+        raise StoreError(f"{path} is damaged: {reason}", "`mtpbench store rows RUN` makes it anew.") from error
+
+
+def with_rows(head: StoredRun, table: Sequence[Mapping[str, Any]]) -> StoredRun:
+    """A run whose passes hold their stored rows in place of requests. Raises StoreError where they don't fit."""
+    try:
+        passes = [Pass(_record(row), (), row) for row in table]
+    except (KeyError, TypeError, ValueError) as error:
+        hint = f"`mtpbench store rows {head.path}` makes them anew."
+        raise StoreError(f"the rows of {head.path} are damaged: {error!r}", hint) from error
+    return replace(
+        head,
+        passes=tuple(one for one in passes if one.record.complete),
+        failed=tuple(one.record for one in passes if not one.record.complete),
+    )
+
+
+def _record(row: Mapping[str, Any]) -> PassRecord:
+    level = LoadLevel(row["concurrency"] or 0, row["rate"] or 0.0, row["input_tokens"] or 0)
+    key = PassKey(row["launch"], row["arm"], row["tp"], level, row["pass"])
+    found = tuple(Finding(**finding) for finding in json.loads(row["finding_details"]))
+    return PassRecord(key, row["started_at"], 0.0, 0.0, row["status"], row["server_start"], findings=found)

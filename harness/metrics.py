@@ -16,8 +16,9 @@ Definitions (docs/metrics.md compares them with those of other tools). For a req
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +61,8 @@ class PassView:
 
     @classmethod
     def of(cls, source: Pass, slo: Slo | None = None) -> PassView:
+        if source.derived is not None:
+            return cls(source, None, (), slo or Slo())
         level = source.record.key.level
         window = steady_window(source.requests, level)
         return cls(source, window, counted(source.requests, window, level), slo or Slo())
@@ -351,6 +354,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "counted": len(view.counted),
         "client_lag_p99_s": record.client_lag_p99,
         "findings": ",".join(finding.code for finding in record.findings),
+        "finding_details": json.dumps([asdict(finding) for finding in record.findings]),
     }
     for pass_metric in PASS_METRICS.values():
         row[pass_metric.name] = pass_metric.formula(view)

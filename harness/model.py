@@ -7,6 +7,7 @@ of one machine share; wall-clock times are only for people.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
@@ -227,10 +228,26 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass with its requests: what metrics are computed from."""
+    """A pass with its requests: what metrics are computed from.
+
+    `derived` stands in for requests that were not read: the pass's stored row, keyed as by `metrics.pass_row`.
+    """
 
     record: PassRecord
     requests: tuple[RequestRecord, ...]
+    derived: Mapping[str, Any] | None = None
+
+    @property
+    def sent(self) -> int:
+        """How many requests."""
+        return len(self.requests) if self.derived is None else int(self.derived["requests"])
+
+    @property
+    def failed(self) -> int:
+        """How many of them did not end well."""
+        if self.derived is not None:
+            return self.sent - int(self.derived["ok"])
+        return sum(not r.ok for r in self.requests)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,7 @@ def measure(side: Side, metrics: Iterable[str]) -> Measured:
             found = views[group, launch]
             invalid = list(wrong.get((side.arms[group[0]], group[1], launch), ()))
             invalid += [f.message for view in found for f in view.source.record.findings if f.invalid]
+            invalid += [f"its host was in quarantine ({run.quarantine})"] if run.quarantine else []
             values = {name: launch_value(name, found) for name in names}
             out.launches.setdefault(group, []).append(Launched(run.id, launch, values, tuple(dict.fromkeys(invalid))))
         for record in run.failed:

@@ -93,6 +93,8 @@ def _headline(run: StoredRun, lines: list[Line]) -> tuple[bool, str]:
     wrong = next((f for launch in run.launches for f in launch.findings if f.invalid), None)
     if wrong:
         return False, f"INVALID: {wrong.message}"
+    if run.quarantine:
+        return False, f"INVALID: its host was in quarantine ({run.quarantine}); the numbers are kept and judge nothing"
     failed = sum(line.failed for line in lines)
     total = sum(line.requests for line in lines)
     planned = run.scenario.launches * run.scenario.passes * len(lines)

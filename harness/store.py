@@ -26,7 +26,7 @@ import os
 import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -66,6 +66,18 @@ class StoredRun:
     quarantine: str = ""
 
 
+def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str, Any]) -> dict[str, Any]:
+    """What `run.json` holds."""
+    return {
+        "store_version": STORE_VERSION,
+        "mtpbench": __version__,
+        "id": run,
+        "created_at": created_at,
+        "scenario": scenario.model_dump(mode="json"),
+        "environment": environment,
+    }
+
+
 class RunStore:
     """One run's folder, open for writing. Only one process may hold it.
 
@@ -89,17 +101,7 @@ class RunStore:
             raise _explain(error, store.path) from error
         store.lock()
         store.write_text("scenario.yaml", scenario_text)
-        store._write_json(
-            "run.json",
-            {
-                "store_version": STORE_VERSION,
-                "mtpbench": __version__,
-                "id": store.path.name,
-                "created_at": utc_now(),
-                "scenario": scenario.model_dump(mode="json"),
-                "environment": environment,
-            },
-        )
+        store._write_json("run.json", head_of(store.path.name, utc_now(), scenario, environment))
         return store
 
     @classmethod
@@ -210,8 +212,8 @@ def _explain(error: OSError, path: Path) -> StoreError:
     return StoreError(f"can't write {path}: {error.strerror}", "Choose another place with --store.")
 
 
-def load_run(path: Path) -> StoredRun:
-    """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+def load_head(path: Path) -> StoredRun:
+    """Reads all of a run but its passes. Raises StoreError that names the file that is damaged."""
     if (path / "import.json").is_file():
         raise StoreError(
             f"{path} is an imported result: it has numbers of another tool and no raw records",
@@ -221,11 +223,6 @@ def load_run(path: Path) -> StoredRun:
     version = head.get("store_version")
     if version != STORE_VERSION:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
-    passes = [
-        Pass(record, read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
-        for record in _pass_records(path / "passes")
-    ]
-    done = {one.record.key for one in passes}
     with _damage(path / "run.json"):
         return StoredRun(
             path=path,
@@ -234,23 +231,36 @@ def load_run(path: Path) -> StoredRun:
             scenario=_scenario(path, head["scenario"]),
             environment=dict(head["environment"]),
             launches=tuple(_launch_records(path)),
-            passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
-            failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
+            passes=(),
+            failed=(),
             quarantine=_quarantine(path),
         )
 
 
-def _launch_records(path: Path) -> list[LaunchRecord]:
-    return [read_launch(p) for p in sorted((path / "launches").glob("*.json"))]
+def load_run(path: Path) -> StoredRun:
+    """Reads a run's folder. Raises StoreError that names the file that is damaged."""
+    head = load_head(path)
+    passes = [
+        Pass(record, read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
+        for record in _pass_records(path / "passes")
+    ]
+    done = {one.record.key for one in passes}
+    return replace(
+        head,
+        passes=tuple(sorted(passes, key=lambda p: p.record.t_start)),
+        failed=tuple(r for r in _pass_records(path / "passes" / "failed") if r.key not in done),
+    )
 
 
 def _quarantine(path: Path) -> str:
     """Why a run's numbers judge nothing; empty where they do."""
     file = path / QUARANTINE_FILE
     mark = read_json(file) if file.is_file() else {}
-    if not mark or mark.get("released"):
-        return ""
-    return f"its host is in quarantine since {mark.get('since', 'an unknown time')}: {mark.get('reason', 'no reason')}"
+    return "" if not mark or mark.get("released") else str(mark.get("reason") or "no reason given")
+
+
+def _launch_records(path: Path) -> list[LaunchRecord]:
+    return [read_launch(p) for p in sorted((path / "launches").glob("*.json"))]
 
 
 def _scenario(path: Path, stored: Any) -> Scenario:

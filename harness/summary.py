@@ -74,6 +74,15 @@ for _metric in PASS_METRICS.values():
     )  # type: ignore[misc]
 
 
+def _statistic(name: str, view: PassView) -> tuple[float | None, int]:
+    """(value, number of samples) in one pass; of its stored row where its requests were not read."""
+    stored = view.source.derived
+    if stored is None:
+        return _STATISTICS[name](view)
+    samples = "counted" if name in PASS_METRICS else f"{name.rpartition('_')[0]}_n"
+    return stored.get(name), int(stored.get(samples) or 0)
+
+
 def summarise(run: StoredRun) -> list[Line]:
     """Every line that the scenario plans, in its order; one without a complete pass has no values."""
     views: dict[tuple[str, int, LoadLevel], list[PassView]] = {}
@@ -102,10 +111,10 @@ def _line(
     for view in views:
         by_launch.setdefault(view.source.record.key.launch, []).append(view)
     values = {}
-    for name, statistic in _STATISTICS.items():
+    for name in _STATISTICS:
         launches, samples = [], 0
         for group in by_launch.values():
-            results = [statistic(view) for view in group]
+            results = [_statistic(name, view) for view in group]
             numbers = [number for number, _ in results if number is not None]
             samples += sum(n for _, n in results)
             if numbers:
@@ -119,8 +128,8 @@ def _line(
         tp=tp,
         level=level,
         values=values,
-        requests=sum(len(view.requests) for view in views),
-        failed=sum(not r.ok for view in views for r in view.requests),
+        requests=sum(view.source.sent for view in views),
+        failed=sum(view.source.failed for view in views),
         findings=tuple(found.values()),
         complete=len(views) == scenario.launches * scenario.passes,
     )
@@ -157,7 +166,7 @@ def _where(levels: list[LoadLevel], every: list[LoadLevel]) -> str:
 
 def launch_value(name: str, views: list[PassView]) -> float | None:
     """What a launch is worth in one metric (keyed as in `Line.values`): the mean over its passes at one level."""
-    numbers = [number for view in views if (number := _STATISTICS[name](view)[0]) is not None]
+    numbers = [number for view in views if (number := _statistic(name, view)[0]) is not None]
     return fmean(numbers) if numbers else None
 
 

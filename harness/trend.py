@@ -103,6 +103,9 @@ class Told:
     sentence: str
     changes: tuple[Change, ...] = ()
     command: str = ""  # confirms an alert
+    since: date | None = None  # the first night of a change, the last night of what is gone
+    delta: float | None = None  # by how much it changed, above zero worse
+    excused: str = ""  # why its slowdown is accepted
 
     @property
     def verdict(self) -> Verdict:
@@ -127,10 +130,11 @@ def build(runs: Iterable[StoredRun], metrics: Sequence[str], renamed: Mapping[st
         for arm in run.scenario.arms:
             known = facts(run, arm)
             host, name = str(known.get("host", "unknown host")), run.scenario.name
+            conditions = fingerprint_class(known)
             measured = measure(Side("", (run,), {arm: arm}), metrics)
             for group, launches in measured.launches.items():
                 for metric in metrics:
-                    key = SeriesKey(host, fingerprint_class(known), names.get(name, name), RowKey(metric, *group))
+                    key = SeriesKey(host, conditions, names.get(name, name), RowKey(metric, *group))
                     values, left_out = _usable(launches, metric)
                     said = notes.setdefault(key, [])
                     said += [odd] if odd and odd not in said else []
@@ -232,19 +236,21 @@ def _tell(
         change = _percent(one, delta)
         sentence = f"{one.key} changed by {change} since {one.nights[first].day} and is still there"
         if reason:
-            return Told(one, Status.OK, f"{sentence}: {reason}.", found)
-        return Told(one, Status.REGRESSED, f"{sentence}.", found, _command(one, first))
+            return Told(one, Status.OK, f"{sentence}: {reason}.", found, "", one.nights[first].day, delta, reason)
+        return Told(one, Status.REGRESSED, f"{sentence}.", found, _command(one, first), one.nights[first].day, delta)
     successors = [s for s in everything if (s.key.scenario, s.key.row) == (one.key.scenario, one.key.row)]
     successor = max(successors, key=lambda s: s.nights[-1].day)
     if (successor.nights[-1].day - last).days > STALE_DAYS:
         where = f"on {successor.key.host}" if successor.key.host != one.key.host else "under other conditions"
-        return Told(one, Status.MOVED, f"{one.key} ended on {last} and goes on {where}.", found)
-    siblings = [s for s in everything if replace(s.key, row=one.key.row) == one.key]
-    if last < max(s.nights[-1].day for s in siblings):
-        return Told(one, Status.MISSING, f"{one.key} is missing since {last}: its scenario still runs.", found)
+        return Told(one, Status.MOVED, f"{one.key} ended on {last} and goes on {where}.", found, since=last)
+    # Other arms have other settings, so other conditions: the host and the scenario make siblings.
+    siblings = [s for s in everything if (s.key.host, s.key.scenario) == (one.key.host, one.key.scenario)]
+    if last < max(s.nights[-1].day for s in siblings) and successor.nights[-1].day == last:
+        sentence = f"{one.key} is missing since {last}: its scenario still runs."
+        return Told(one, Status.MISSING, sentence, found, since=last)
     if (today - last).days > STALE_DAYS:
         return Told(one, Status.STALE, f"{one.key} is stale since {last}: nothing was measured for "
-                                       f"{(today - last).days} days.", found)  # fmt: skip
+                                       f"{(today - last).days} days.", found, since=last)  # fmt: skip
     open_alerts = [c for c in found if c.confirmed is None and not c.withdrawn and c.worse]
     if open_alerts:
         return _alert(one, open_alerts[-1], found, excuse, confirmed_by)
@@ -264,15 +270,16 @@ def _alert(
     command = _command(one, change.start)
     reason = excuse(one.key.scenario, one.key.row, change.delta)
     moved = f"{one.key} may have changed by {_percent(one, change.delta)} on {one.nights[change.start].day}"
+    day, delta = one.nights[change.start].day, change.delta
     if reason:
-        return Told(one, Status.OK, f"{moved}: {reason}.", found)
+        return Told(one, Status.OK, f"{moved}: {reason}.", found, "", day, delta, reason)
     base, head = (_clean(one.nights[night].commit) for night in (change.start - 1, change.start))
     known = confirmed_by(one.key.scenario, base, head) if base and head else ""
     if known == Verdict.FAIL.value:
-        return Told(one, Status.REGRESSED, f"{moved}; a paired A/B confirmed it.", found, command)
+        return Told(one, Status.REGRESSED, f"{moved}; a paired A/B confirmed it.", found, command, day, delta)
     if known in (Verdict.PASS.value, Verdict.IMPROVED.value):
         return Told(one, Status.OK, f"{moved}; a paired A/B says {known}, so the host did.", found)
-    return Told(one, Status.ALERT, f"{moved} (p {change.p:.2g}), not confirmed.", found, command)
+    return Told(one, Status.ALERT, f"{moved} (p {change.p:.2g}), not confirmed.", found, command, day, delta)
 
 
 def _level(one: Series, found: Sequence[Change]) -> tuple[int, float] | None:

@@ -146,5 +146,7 @@ def effective(n: NDArray[np.int64], r: float) -> Floats:
     """How many independent nights a mean over n nights is worth under AR(1) noise."""
     if r <= 0:
         return np.asarray(n, dtype=np.float64)
-    factor = np.array([1 + 2 * sum((1 - j / m) * r**j for j in range(1, int(m))) for m in n])
+    # 1 + 2 sum over j of (1 - j/n) r^j, summed up: half a year of nights is looked at in a blink.
+    n = np.asarray(n, dtype=np.float64)
+    factor = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
     return np.asarray(n / factor)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import import_store
 from harness.errors import StoreError
-from harness.frames import count_rows
+from harness.frames import read_rows
 from harness.manifest import MANIFEST_FILE, Entry, Manifest, files_of, read_manifest
 from harness.remote import Remote
 from harness.session import load_session
@@ -137,7 +137,7 @@ def _wrong(name: str, path: Path | None, manifest: Manifest | None) -> Iterator[
 def _read(path: Path) -> None:
     """Reads a file as what its name says. Raises StoreError."""
     if path.suffix == ".parquet":
-        count_rows(path)
+        read_rows(path)
     elif path.name.endswith(".requests.jsonl.gz"):
         read_requests(path)
     elif path.suffix == ".json" and "passes" in path.parts[-3:-1]:
