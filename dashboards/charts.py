@@ -125,3 +125,50 @@ def _colour(lines: Sequence[Line]) -> alt.Color:
     series = list(dict.fromkeys(frame(lines, [])["series"]))
     scale = alt.Scale(domain=series, range=[_COLOURS[n % len(_COLOURS)] for n in range(len(series))])
     return alt.Color("series:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a comparison; numbers are percent for the worse: above zero is slower, whichever way is better."""
+
+    label: str
+    change: float
+    low: float
+    high: float
+    floor: float | None
+    verdict: str
+
+
+def forest(bars: Sequence[Bar], dark: bool) -> dict[str, Any]:
+    """Each row's change with its 90 % interval, over what equal servers differ by; a Vega-Lite specification."""
+    ink, soft, line, paper = ("#e6edf3", "#9198a1", "#3d444d", "#0d1117") if dark else _LIGHT
+    data = pd.DataFrame([bar.__dict__ for bar in bars])
+    data["floor"] = data["floor"].astype("float64")
+    data["floor_low"] = -data["floor"]
+    y = alt.Y("label:N", sort=[bar.label for bar in bars], title=None, axis=alt.Axis(labelLimit=340, grid=False))
+    verdicts = alt.Scale(domain=list(_VERDICTS), range=[_VERDICTS[verdict][dark] for verdict in _VERDICTS])
+    present = [verdict for verdict in _VERDICTS if any(bar.verdict == verdict for bar in bars)]
+    legend = alt.Legend(orient="bottom", title=None, values=present)
+    colour = alt.Color("verdict:N", scale=verdicts, legend=legend)
+    base = alt.Chart(data).encode(y=y)
+    title = "worse by, % (90 % interval; grey: what equal servers differ by; dashed: the 2 % that a FAIL must exceed)"
+    x = alt.X("low:Q", title=title, axis=alt.Axis(format="+~g"))
+    floor = base.mark_bar(color=soft, opacity=0.3, height=11).encode(x=alt.X("floor_low:Q", title=title), x2="floor:Q")
+    span = base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q", color=colour)
+    point = base.mark_point(filled=True, size=70, opacity=1).encode(x=alt.X("change:Q", title=title), color=colour)
+    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(x="at:Q")
+    limit = alt.Chart(pd.DataFrame({"at": [2.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(x="at:Q")
+    chart = alt.layer(floor, zero, limit, span, point).properties(width=480, height=alt.Step(22), background=paper)
+    axis = {"labelColor": ink, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line}
+    styled = chart.configure_view(stroke=None).configure_axis(**axis, titleFontWeight="normal")
+    return dict(styled.configure_legend(labelColor=ink).to_dict())
+
+
+_LIGHT = ("#1b1f24", "#59636e", "#d1d9e0", "#ffffff")
+_VERDICTS = {  # verdict → colour on a light and on a dark page
+    "FAIL": ("#b3261e", "#ff7b72"),
+    "IMPROVED": ("#1a7f37", "#56d364"),
+    "PASS": ("#0072B2", "#56B4E9"),
+    "INCONCLUSIVE": ("#9a6700", "#E69F00"),
+    "BIMODAL": ("#8250df", "#CC79A7"),
+}

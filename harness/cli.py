@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_import, cli_store, cli_trend, cli_verdict, scenario_file
+from harness import __version__, cli_ci, cli_doctor, cli_import, cli_store, cli_trend, cli_verdict, scenario_file
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -295,6 +295,7 @@ def _need_triton() -> None:
 cli_import.register(app, out)
 cli_doctor.register(app, out, err, default_cache)
 app.add_typer(cli_store.store_app, name="store")
+app.add_typer(cli_ci.ci_app, name="ci")
 
 
 @app.command()

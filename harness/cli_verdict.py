@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import math
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from harness.cli_common import (
     with_prompts,
 )
 from harness.cli_store import STORE_HELP, deliver, follow, local, local_run, spool
+from harness.comment import Pictures, to_comment
 from harness.environment import fingerprint
 from harness.errors import MtpbenchError, ServerError
 from harness.experiment import Experiment
@@ -54,6 +56,7 @@ from harness.ui import TerminalUi, print_error
 from harness.verdict import EXIT_CODES, Comparison, Excuse, Row, power_sentence
 from harness.verdict import compare as compare_sides
 
+RENDERERS = {"markdown": to_comment, "json": verdict_report.to_json}
 EXIT_HELP = "Exit codes: " + ", ".join(f"{code} {verdict.value}" for verdict, code in EXIT_CODES.items())
 EXIT_HELP += ", 130 interrupted. A wrong call or a server that fails also exits with 2."
 
@@ -71,6 +74,15 @@ Allow = Annotated[
 ]
 Store = Annotated[str, typer.Option(help=f"{STORE_HELP} A/A runs in it give the floor.")]
 LedgerFile = Annotated[Path, typer.Option(help="Accepted slowdowns.")]
+WhyFile = Annotated[
+    Path | None,
+    typer.Option("--why", metavar="FILE", help="With markdown: the cause, of `mtpbench explain --format json`."),
+]
+PictureUrl = Annotated[
+    str,
+    typer.Option(metavar="URL", help="With markdown: where `mtpbench ci comment` put URL-light.png and URL-dark.png."),
+]
+THEMES = ("light", "dark")
 Resume = Annotated[
     Path | None, typer.Option(metavar="RUN", help="Go on with an interrupted one: the folder it printed.")
 ]
@@ -134,10 +146,24 @@ def compare(
     allow: Allow = None,
     store: Store = "runs",
     ledger: LedgerFile = Path(FILE),
+    why: WhyFile = None,
+    picture_url: PictureUrl = "",
     output: Format = "table",
 ) -> None:
     """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
-    check_format(output, verdict_report.RENDERERS)
+    check_format(output, RENDERERS)
+    comparison = stored_comparison(runs, metric, allow, store, ledger)
+    if output == "markdown":
+        pictures = Pictures(*(f"{picture_url}-{theme}.png" for theme in THEMES)) if picture_url else None
+        sys.stdout.write(to_comment(comparison, why_of(why), pictures))
+        raise typer.Exit(comparison.exit_code)
+    _show(comparison, output)
+
+
+def stored_comparison(
+    runs: Sequence[str], metric: Sequence[str] | None, allow: Sequence[str] | None, store: str, ledger: Path
+) -> Comparison:
+    """What stored runs say, read from folders or URLs."""
     one = Path(_here(runs[0]))
     session = load_session(one) if len(runs) == 1 and (one / AB_FILE).is_file() else None
     if session is not None:
@@ -147,10 +173,24 @@ def compare(
         base, head = _split(runs)
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
     known = stored_floors(local(store, _is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
-    comparison = compare_sides(
+    return compare_sides(
         base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
     )
-    _show(comparison, output)
+
+
+def why_of(file: Path | None) -> str:
+    """A sentence on the cause: a text, or what `mtpbench explain --format json` printed."""
+    if file is None:
+        return ""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MtpbenchError(f"{file} can't be read: {error}", "mtpbench explain RUN --format json > FILE") from error
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text.strip()
+    return str(value.get("sentence", "")) if isinstance(value, dict) else ""
 
 
 def _is_ab(_run: str, files: frozenset[str]) -> bool:
@@ -199,7 +239,7 @@ def _measure(
     excuse: Excuse | None,
 ) -> None:
     """A new A/B or A/A, or the rest of one."""
-    check_format(output, verdict_report.RENDERERS)
+    check_format(output, RENDERERS)
     root, remote = spool(store)
     source = open_source()
     environment = fingerprint(source)
@@ -344,7 +384,7 @@ def _finish(
 
 def _show(comparison: Comparison, output: str) -> None:
     """Prints a comparison and ends with its exit code."""
-    show(comparison, output, verdict_report.to_rich, verdict_report.RENDERERS)
+    show(comparison, output, verdict_report.to_rich, RENDERERS)
     if comparison.exit_code:
         raise typer.Exit(comparison.exit_code)
 

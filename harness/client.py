@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,6 +146,24 @@ class ControlClient:
     async def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Reply:
         try:
             answer = await self._http.request(method, path, content=body, timeout=timeout_s)
+            return Reply(answer.status_code, answer.text)
+        except httpx.HTTPError as error:
+            return Reply(0, f"{type(error).__name__}: {error}")
+
+
+class ApiClient:
+    """Questions to a web API that wants a token. Never raises for HTTP failures, and never says the token."""
+
+    def __init__(self, base_url: str, headers: Mapping[str, str], timeout_s: float = 30.0) -> None:
+        self._http = httpx.Client(base_url=base_url, headers=dict(headers), timeout=timeout_s, trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def ask(self, method: str, path: str, value: object = None) -> Reply:
+        """`value` is sent as JSON. Status 0: nobody answered, and the text says why."""
+        try:
+            answer = self._http.request(method, path, json=value)
             return Reply(answer.status_code, answer.text)
         except httpx.HTTPError as error:
             return Reply(0, f"{type(error).__name__}: {error}")

@@ -216,9 +216,14 @@ def to_markdown(report: Report) -> str:
 
 
 def escape(text: str) -> str:
-    """Markdown and HTML inert: a name can't open a tag, a link, a cell or a line."""
+    """Markdown and HTML inert: a name can't open a tag, a link, a cell or a line, nor call a person or an issue.
+
+    GitHub looks for @names, #numbers and addresses after Markdown is done, where a backslash is gone: an invisible
+    space (U+200B) parts them.
+    """
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", re.sub(r"\s+", " ", text))
+    text = re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", re.sub(r"\s+", " ", text))
+    return re.sub(r"(@|#(?=\d)|:(?=//)|\bwww(?=\.))", r"\1&#8203;", text)
 
 
 def to_json(report: Report) -> str:

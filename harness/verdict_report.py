@@ -1,10 +1,9 @@
-"""A comparison as a table for the terminal, as Markdown or JSON. Pure: a comparison in, text out."""
+"""A comparison as a table for the terminal, or JSON; comment.py is its Markdown. Pure: a comparison in, text out."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 from rich import box
@@ -12,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.report import escape
 from harness.verdict import Comparison, Row, Verdict
 
 _STYLES = {
@@ -22,7 +20,7 @@ _STYLES = {
     Verdict.FAIL: "bold red",
     Verdict.INVALID: "bold red",
 }
-_HEADERS = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % interval", "A/A floor", "pairs", "p", "")
+HEADERS = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % interval", "A/A floor", "pairs", "p", "")
 LEGEND = (
     "change is of the value itself, head to base; p is for all rows together (Holm), that head is slower at all; "
     "A/A floor is what equal servers differ by in nine of ten comparisons; * marks the primary endpoint."
@@ -31,10 +29,11 @@ LEGEND = (
 
 def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     """The table's cells."""
-    return [_cells(row) for row in comparison.rows]
+    return [cells_of(row) for row in comparison.rows]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells_of(row: Row) -> tuple[str, ...]:
+    """A line of the table, a cell for each of HEADERS."""
     interval = f"{100 * row.interval[0]:+.1f} to {100 * row.interval[1]:+.1f} %" if row.interval else "–"
     floor = f"±{100 * math.expm1(row.floor):.1f} %" if row.floor is not None else "–"
     p = row.decision.p_slower
@@ -66,7 +65,7 @@ def to_rich(comparison: Comparison) -> RenderableType:
     parts: list[RenderableType] = [Text(comparison.headline, style=style)]
     if comparison.rows:
         table = Table(box=box.SIMPLE_HEAD)
-        for title in _HEADERS:
+        for title in HEADERS:
             table.add_column(Text(title), justify="left" if title in ("arm", "metric", "") else "right")
         for row, cells in zip(comparison.rows, rows_of(comparison), strict=True):
             last = Text(cells[-1], style=_STYLES.get(row.verdict, "bold magenta"))
@@ -74,7 +73,7 @@ def to_rich(comparison: Comparison) -> RenderableType:
         parts += [table, Text(LEGEND, style="dim")]
     parts += [Text(row.sentence, style=_STYLES.get(row.verdict, "bold magenta")) for row in told(comparison)]
     parts += [Text(f"note: {note}", style="yellow") for note in comparison.notes]
-    parts.append(Text(_footer(comparison), style="dim"))
+    parts.append(Text(footer(comparison), style="dim"))
     return Group(*parts)
 
 
@@ -84,24 +83,11 @@ def told(comparison: Comparison) -> list[Row]:
     return [row for row in comparison.rows if row.excused or row.verdict not in quiet]
 
 
-def _footer(comparison: Comparison) -> str:
+def footer(comparison: Comparison) -> str:
+    """What was compared, and how often it was looked at."""
     looks = comparison.plan.looks
     when = f"looked at after pairs {looks[0]} to {looks[-1]}" if len(looks) > 1 else "looked at once"
     return f"{comparison.scenario}: base {comparison.base}, head {comparison.head}; {comparison.pairs} pairs, {when}"
-
-
-def to_markdown(comparison: Comparison) -> str:
-    """For a comment on a pull request; every name is escaped."""
-    out = [f"**{escape(comparison.headline)}**", ""]
-    if comparison.rows:
-        out.append("| " + " | ".join(escape(title) for title in _HEADERS) + " |")
-        out.append("|" + "|".join("---" if t in ("arm", "metric", "") else "---:" for t in _HEADERS) + "|")
-        out += ["| " + " | ".join(escape(cell) for cell in cells) + " |" for cells in rows_of(comparison)]
-        out.append("")
-    out += [f"- {escape(row.sentence)}" for row in told(comparison)]
-    out += [f"- note: {escape(note)}" for note in comparison.notes]
-    out += ["", f"<sub>{escape(_footer(comparison))}. {escape(LEGEND)}</sub>", ""]
-    return "\n".join(out)
 
 
 def to_json(comparison: Comparison) -> str:
@@ -154,6 +140,3 @@ def to_json(comparison: Comparison) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-RENDERERS: dict[str, Callable[[Comparison], str]] = {"markdown": to_markdown, "json": to_json}
