@@ -23,7 +23,7 @@ def _bar(row: Row) -> Bar:
     low, high = sorted(sign * end for end in row.interval)
     floor = 100 * abs(row.metric.change(row.floor)) if row.floor is not None else None
     place = row.key.level.label
-    label = f"{row.metric.label}, {place}, {row.key.arm}, TP{row.key.tp}{' *' if row.primary else ''}"
+    label = f"{row.metric.label} at {place}, {row.key.arm}, TP{row.key.tp}{' *' if row.primary else ''}"
     return Bar(label[:60], sign * row.change, low, high, floor, row.verdict.value)
 
 

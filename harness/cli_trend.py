@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -43,15 +44,7 @@ def trend(
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
-    names = dict(_renaming(text) for text in renamed or [])
-    wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
-    archive = read_archive(local(store))
-    for text in archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
-    runs = [run for run in archive.nightly() if not wanted or run.scenario.name in wanted]
-    series = trends.build(runs, tuple(metric or DEFAULT_METRICS), names)
-    day = day_of(today)
-    told = trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
+    told = told_of(local(store), ledger, metric, scenario, renamed, today)
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return
@@ -59,6 +52,26 @@ def trend(
     code = EXIT_CODES[trends.headline(told)[0]]
     if code:
         raise typer.Exit(code)
+
+
+def told_of(
+    root: Path,
+    ledger: Path,
+    metric: Sequence[str] | None = None,
+    scenario: str = "",
+    renamed: Sequence[str] | None = None,
+    today: str = "",
+) -> list[trends.Told]:
+    """What is to be said of every series of a store."""
+    names = dict(_renaming(text) for text in renamed or [])
+    wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
+    archive = read_archive(root)
+    for text in archive.left_out:
+        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    runs = [run for run in archive.nightly() if not wanted or run.scenario.name in wanted]
+    series = trends.build(runs, tuple(metric or DEFAULT_METRICS), names)
+    day = day_of(today)
+    return trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
 
 
 def check_statistics(

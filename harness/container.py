@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
 from harness.engines.command import Command
 from harness.settings import Container
 
+# Names the job of whose containers none may stay, however it ended: `ci/teardown.sh` removes those with its label.
+JOB, LABEL = "MTPBENCH_JOB", "mtpbench.job"
 # What ROCm needs to reach its GPUs: device nodes, their group, and ptrace for its debugger interfaces.
 _AMD = (
     "--device=/dev/kfd",
@@ -32,6 +35,8 @@ def in_container(
     environment is passed by value; the names in `pass_env` by name, so that secrets are in no argument list.
     """
     argv = [container.runtime, "run", "--rm", "--init", f"--name={name}", "--network=host"]
+    if job := os.environ.get(JOB):
+        argv.append(f"--label={LABEL}={job}")
     argv += [f"--shm-size={container.shm_size}", *_devices(container, vendor, gpus)]
     argv += [f"--volume={mount}" for mount in (*container.mounts, *mounts)]
     env = dict(command.env)

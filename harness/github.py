@@ -130,9 +130,7 @@ class GitHub:
             return reply.json()
         hint = "Is the pull request, the commit or the branch there?"
         if reply.status in (401, 403):
-            hint = (
-                "The job needs the permissions pull-requests: write, checks: write and, for pictures, contents: write."
-            )
+            hint = "The job needs the permissions pull-requests and checks: write; for pictures, contents: write."
         elif reply.status == 0:
             hint = "Check GITHUB_API_URL and the network."
         raise GitHubError(f"GitHub: {method} {path} gave {reply.status or 'no answer'}: {_message(reply.text)}", hint)

@@ -84,12 +84,20 @@ class Ledger(Strict):
     regressions: list[Entry] = []
     """Accepted slowdowns."""
 
+    owners: dict[str, str] = {}
+    """Who looks after a scenario's regressions, by its name; `*` for every other."""
+
     def excuse(self, scenario: str, key: RowKey, delta: float, today: date) -> str | None:
         """Why a slowdown is accepted; None where no entry fits, or the one that does is past its bound or date."""
         for entry in self.regressions:
             if entry.fits(scenario, key) and today <= entry.expires and abs(delta) <= math.log1p(entry.bound):
                 return f"known, up to {100 * entry.bound:g} % until {entry.expires}, {entry.owner}: {entry.reason}"
         return None
+
+    def owner(self, scenario: str, key: RowKey) -> str:
+        """Who looks after a row: of an entry that names it, lapsed or not, else of its scenario; may be empty."""
+        named = [entry.owner for entry in self.regressions if entry.fits(scenario, key)]
+        return named[0] if named else self.owners.get(scenario, self.owners.get("*", ""))
 
     def lapsed(self, today: date) -> list[Entry]:
         """Entries past their date: to be removed or renewed."""

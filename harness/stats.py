@@ -173,6 +173,15 @@ def standard_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     return (math.sqrt(sum(v * d for v, d in spreads) / df), df) if df else (math.nan, 0)
 
 
+def wider_p(sd: float, df: float, known_sd: float, known_df: float) -> float:
+    """p that a spread as large as `sd` comes from a source with the spread `known_sd`: an F test, one-sided."""
+    from scipy import stats
+
+    if min(df, known_df) < 1 or known_sd < MIN_SD:
+        return 1.0
+    return float(stats.f.sf((sd / known_sd) ** 2, df, known_df))
+
+
 def detectable(sd: float, df_a_pair: float, pairs: int, level: float, tolerance: float, power: float = 0.8) -> float:
     """The smallest true delta that is called slower with this power, at one look after so many pairs.
 
