@@ -1,16 +1,93 @@
 #!/usr/bin/env bash
-# The nightly job: measures, asks what changed, and lets a paired A/B confirm each alert before a person sees it.
-#   ci/nightly.sh STORE SCENARIO...
-set -uo pipefail
-store=$1
-shift
-for scenario in "$@"; do
-    mtpbench run "$scenario" --store "$store" || echo "nightly: $scenario exited with $?" >&2
+# The nightly job, step by step; each step is a verb that also runs by hand. docs/ci.md says what each is for.
+#
+#   ci/nightly.sh --dry-run                      print every step, run none
+#   ci/nightly.sh --engine llamacpp              the whole chain here, on the embedded engine: no GPU, about a minute
+#   ci/nightly.sh --image NAME@sha256:… --store s3://bucket/prefix
+#
+# Options:
+#   --engine sglang|llamacpp   default sglang: the mi355x scenarios
+#   --scenario FILE            measure this one; may be repeated. Default: those of the engine
+#   --sentinel FILE            whose A/A says whether the host is steady. Default: the first scenario
+#   --pairs N                  launch pairs of that A/A. Default 3
+#   --store STORE              folder or URL. Default runs
+#   --out FOLDER               trend, pages, issues. Default nightly
+#   --image NAME@sha256:…      of the servers' containers. Default: as the scenario says
+#   --gpus 0,1                 default: the scenario's
+#   --confirm N                paired A/Bs of alerts, at most. Default 2
+#   --open-issues              open or update issues with the GitHub CLI; otherwise their texts are only written
+#   --skip STEP                may be repeated
+#   --dry-run
+#
+# Exit code: that of the trend, see docs/statistics.md; 1 where the node is not free or a file is damaged.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+engine=sglang store=runs out=nightly image='' gpus='' sentinel='' pairs=3 confirm=2 open_issues='' dry_run=''
+scenarios=() skip=' '
+while [ $# -gt 0 ]; do
+    case $1 in
+    --engine) engine=$2; shift ;;
+    --scenario) scenarios+=("$2"); shift ;;
+    --sentinel) sentinel=$2; shift ;;
+    --pairs) pairs=$2; shift ;;
+    --store) store=$2; shift ;;
+    --out) out=$2; shift ;;
+    --image) image=$2; shift ;;
+    --gpus) gpus=$2; shift ;;
+    --confirm) confirm=$2; shift ;;
+    --open-issues) open_issues=yes ;;
+    --skip) skip+="$2 "; shift ;;
+    --dry-run) dry_run=yes ;;
+    *) sed -n '2,/^set -/{s/^# \{0,1\}//;/^set -/d;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
+    esac
+    shift
 done
-# Names of scenarios and runs are in these lines: they are split into words, never given to a shell.
-mtpbench trend "$store" --commands | while IFS= read -r command; do
-    echo "nightly: $command" >&2
-    python3 -c 'import shlex, subprocess, sys; sys.exit(subprocess.call(shlex.split(sys.argv[1]) + ["--store", sys.argv[2]]))' \
-        "$command" "$store" < /dev/null || echo "nightly: it exited with $?" >&2
+case $engine in
+sglang) [ ${#scenarios[@]} -gt 0 ] || scenarios=(scenarios/mi355x-*.yaml); need_gpu=(--need-gpu) ;;
+llamacpp) [ ${#scenarios[@]} -gt 0 ] || scenarios=(scenarios/nightly-cpu.yaml); need_gpu=() ;;
+*) echo "nightly: --engine $engine is unknown: sglang or llamacpp" >&2; exit 2 ;;
+esac
+sentinel=${sentinel:-${scenarios[0]}}
+export MTPBENCH_JOB=${MTPBENCH_JOB:-nightly-$$} # of whose containers none stays
+
+mtpbench=("${PYTHON:-python3}" -m harness)
+on_gpus=() from=()
+[ -z "$gpus" ] || on_gpus=(--gpus "$gpus")
+[ -z "$image" ] || from=(--image "$image")
+last=0
+
+# step NAME COMMAND…: what it prints also goes to OUT/NAME.log; its exit code is left in $last.
+step() {
+    local name=$1
+    shift
+    case $skip in *" $name "*) echo "nightly: $name: skipped"; last=0; return ;; esac
+    echo "nightly: $name: $(printf '%q ' "$@")"
+    [ -z "$dry_run" ] || return 0
+    last=0
+    "$@" 2>&1 | tee "$out/$name.log" || last=${PIPESTATUS[0]}
+    [ "$last" -eq 0 ] || echo "nightly: $name: exit code $last"
+}
+
+if [ -z "$dry_run" ]; then
+    mkdir -p "$out"
+    [ "$engine" != sglang ] || trap 'ci/teardown.sh "$MTPBENCH_JOB" || echo "nightly: containers may be left" >&2' EXIT
+fi
+step precheck "${mtpbench[@]}" ci precheck "${need_gpu[@]}" "${on_gpus[@]}" --wait 600
+[ "$last" -eq 0 ] || exit 1
+step aa "${mtpbench[@]}" aa "$sentinel" --pairs "$pairs" --store "$store" "${on_gpus[@]}" "${from[@]}"
+for scenario in "${scenarios[@]}"; do
+    step "run-$(basename "$scenario" .yaml)" "${mtpbench[@]}" run "$scenario" --store "$store" "${on_gpus[@]}" "${from[@]}"
 done
-mtpbench trend "$store" --format markdown # its exit code is the job's
+step sentinel "${mtpbench[@]}" ci sentinel "$store"
+step confirm "${mtpbench[@]}" ci confirm "$store" --at-most "$confirm" "${on_gpus[@]}" "${from[@]}"
+step trend "${mtpbench[@]}" trend "$store" --format markdown
+verdict=$last
+step publish "${mtpbench[@]}" publish "$store" "$out/site"
+step issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
+[ -z "$open_issues" ] || step open-issues ci/open_issues.sh "$out/issues"
+step verify "${mtpbench[@]}" store verify "$store"
+damaged=$last
+step upstream "${mtpbench[@]}" doctor --upstream --format markdown
+[ "$damaged" -eq 0 ] || exit 1
+exit "$verdict"

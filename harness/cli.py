@@ -18,11 +18,13 @@ from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
     Gpus,
+    Image,
     check_format,
     check_same_environment,
     default_cache,
     drive,
     err,
+    from_image,
     gpu_ids,
     out,
     show,
@@ -73,6 +75,7 @@ def run(
         typer.Option(metavar="RUN", help="Go on with an interrupted run: the folder it printed."),
     ] = None,
     gpus: Gpus = "",
+    image: Image = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first server that fails.")] = False,
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Write report.html at the end; `mtpbench report` can do it later.")
@@ -87,12 +90,14 @@ def run(
     if (scenario is None) == (resume is None):
         raise MtpbenchError("give either a scenario file or --resume RUN", "mtpbench run scenarios/quickstart.yaml")
     if scenario is not None and dry_run:
-        out.print(Text(describe_run(scenario_file.load(scenario), ids, default_cache())), soft_wrap=True)
+        out.print(
+            Text(describe_run(from_image(scenario_file.load(scenario), image), ids, default_cache())), soft_wrap=True
+        )
         return
     source = open_source()
     environment = fingerprint(source)
     folder, remote = spool(store)
-    opened, loaded = _open(scenario, resume, folder, environment)
+    opened, loaded = _open(scenario, resume, folder, environment, image)
     follower = follow(opened, remote)
     for warning in warnings(loaded):
         err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
@@ -114,10 +119,10 @@ def run(
 
 
 def _open(
-    scenario: Path | None, resume: Path | None, root: Path, environment: dict[str, Any]
+    scenario: Path | None, resume: Path | None, root: Path, environment: dict[str, Any], image: str
 ) -> tuple[RunStore, Scenario]:
     if scenario is not None:
-        loaded = scenario_file.load(scenario)
+        loaded = from_image(scenario_file.load(scenario), image)
         text = scenario.read_text(encoding="utf-8")
         return RunStore.create(root, loaded, text, with_prompts(environment, loaded)), loaded
     assert resume is not None, "checked by run"

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from harness import trend as trends
 from harness.archive import read_archive
-from harness.cli_common import Gpus, err, gpu_ids, out
+from harness.cli_common import Gpus, Image, err, gpu_ids, out
 from harness.cli_store import local
 from harness.cli_trend import told_of
 from harness.cli_verdict import THEMES, LedgerFile, PictureUrl, Store, WhyFile, stored_comparison, why_of
@@ -227,6 +227,7 @@ def confirm(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
     at_most: Annotated[int, typer.Option(help="So many A/Bs; the rest waits for another night.")] = 2,
     gpus: Gpus = "",
+    image: Image = "",
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Run the paired A/B of each unconfirmed alert of the trend, so that a person sees only what is confirmed."""
@@ -239,8 +240,8 @@ def confirm(
             err.print(Text(f"left for another night: {command}", style="yellow"), soft_wrap=True)
         else:
             err.print(Text(f"confirming: {command}"), soft_wrap=True)
-            argv = [sys.executable, "-m", "harness", *words, "--store", store, *(["--gpus", gpus] if gpus else [])]
-            code = subprocess.call(argv)
+            more = [*(["--gpus", gpus] if gpus else []), *(["--image", image] if image else [])]
+            code = subprocess.call([sys.executable, "-m", "harness", *words, "--store", store, *more])
             err.print(Text(f"it exited with {code}"), soft_wrap=True)
     if not commands:
         out.print(Text("no unconfirmed alert"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -31,6 +32,11 @@ ScenarioPath = Annotated[
     Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML); not with --resume.")
 ]
 Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
+
+Image = Annotated[
+    str, typer.Option(metavar="REFERENCE", help="Run the servers' containers from this image, pinned: NAME@sha256:…")
+]
+_DIGEST = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 
 
 def default_cache() -> Path:
@@ -60,6 +66,21 @@ def gpu_ids(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError as error:
         raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
+
+
+def from_image(scenario: Scenario, image: str) -> Scenario:
+    """The scenario with its containers' image replaced. Raises MtpbenchError for a tag, which may move."""
+    if not image:
+        return scenario
+    if not _DIGEST.match(image):
+        raise MtpbenchError(
+            f"--image {image!r} is not pinned by a digest", "NAME@sha256:…, as `docker pull` prints it."
+        )
+    container = getattr(scenario.server, "container", None)
+    if container is None:
+        raise MtpbenchError(f"{scenario.name} runs no container", "Leave out --image.")
+    server = scenario.server.model_copy(update={"container": container.model_copy(update={"image": image})})
+    return scenario.model_copy(update={"server": server})
 
 
 def with_prompts(environment: dict[str, Any], scenario: Scenario) -> dict[str, Any]:

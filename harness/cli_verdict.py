@@ -24,12 +24,14 @@ from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
     Gpus,
+    Image,
     ScenarioPath,
     check_format,
     check_same_environment,
     default_cache,
     drive,
     err,
+    from_image,
     gpu_ids,
     out,
     show,
@@ -106,6 +108,7 @@ def ab(
     store: Store = "runs",
     resume: Resume = None,
     gpus: Gpus = "",
+    image: Image = "",
     ledger: LedgerFile = Path(FILE),
     output: Format = "table",
 ) -> None:
@@ -118,7 +121,9 @@ def ab(
         raise MtpbenchError(
             "give a scenario and --base, or --resume RUN", "mtpbench ab scenarios/quickstart.yaml --base main"
         )
-    _measure(scenario, resume, "ab", base, head, pairs, first, arm, metric, store, gpus, output, excuse_of(ledger))
+    _measure(
+        scenario, resume, "ab", base, head, pairs, first, arm, metric, store, gpus, image, output, excuse_of(ledger)
+    )
 
 
 def aa(
@@ -129,12 +134,13 @@ def aa(
     store: Store = "runs",
     resume: Resume = None,
     gpus: Gpus = "",
+    image: Image = "",
     output: Format = "table",
 ) -> None:
     """What do equal servers differ by here? Measures the floor that `ab` and `compare` show beside each change."""
     if (scenario is None) == (resume is None):
         raise MtpbenchError("give a scenario or --resume RUN", "mtpbench aa scenarios/quickstart.yaml")
-    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, arm, metric, store, gpus, output, None)
+    _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, arm, metric, store, gpus, image, output, None)
 
 
 def compare(
@@ -235,6 +241,7 @@ def _measure(
     metric: list[str] | None,
     store: str,
     gpus: str,
+    image: str,
     output: str,
     excuse: Excuse | None,
 ) -> None:
@@ -252,7 +259,7 @@ def _measure(
         opened, root = RunStore.resume(resume), resume.parent
     else:
         assert file is not None, "checked by the verbs"
-        loaded = scenario_file.load(file)
+        loaded = from_image(scenario_file.load(file), image)
         origins = {orchestration.BASE: resolve(base, loaded), orchestration.HEAD: resolve(head, loaded)}
         first_origin, second_origin = origins.values()
         session = orchestration.session_of(
