@@ -173,8 +173,9 @@ def test_the_whole_chain_on_the_embedded_engine(tmp_path: Path) -> None:
     """Every step of a night for real: a model, an A/A, a sweep, the trend, pages, issues' texts, all files checked."""
     store, out = tmp_path / "runs", tmp_path / "out"
     env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    skip = ("--skip", "upstream")
     done = subprocess.run(
-        [CI / "nightly.sh", "--engine", "llamacpp", "--store", store, "--out", out, *["--pairs", "2", "--skip", "upstream"]],
+        [CI / "nightly.sh", "--engine", "llamacpp", "--store", store, "--out", out, "--pairs", "2", *skip],
         env=env, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     Console(stderr=True).print(done.stdout[-4000:], markup=False)
