@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import mtpbench
 from scipy import stats as scipy_stats
 
 from harness import import_compare
-from harness.cli import main
 from harness.errors import MtpbenchError
 from harness.import_compare import compare_imported
 from harness.imported import ImportedRun, Number, Origin, Point
@@ -117,43 +116,30 @@ def test_names_are_escaped_in_markdown() -> None:
     assert "x>|" not in text
 
 
-@pytest.fixture
-def imported(tmp_path: Path) -> Callable[[str, float], Path]:
-    """Imports vLLM's file with its TPOT scaled, and returns the folder."""
-
-    def make(name: str, factor: float) -> Path:
-        document = json.loads((FIXTURES / "vllm.json").read_text())
-        document = {k: v * factor if "tpot" in k and isinstance(v, float) else v for k, v in document.items()}
-        file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps(document))
-        before = set((tmp_path / "runs").glob("*"))
-        with pytest.raises(SystemExit) as end:
-            main(["import", str(file), "--store", str(tmp_path / "runs"), "--host", "a"])
-        assert end.value.code == 0
-        [folder] = set((tmp_path / "runs").glob("*")) - before
-        return folder
-
-    return make
+def imported(folder: Path, name: str, factor: float) -> Path:
+    """Imports vLLM's file with its TPOT scaled, and returns where it lies."""
+    document = json.loads((FIXTURES / "vllm.json").read_text())
+    document = {k: v * factor if "tpot" in k and isinstance(v, float) else v for k, v in document.items()}
+    (folder / f"{name}.json").write_text(json.dumps(document))
+    before = set((folder / "runs").glob("*"))
+    mtpbench("import", f"{name}.json", "--host", "a", cwd=folder, check=0)
+    [path] = set((folder / "runs").glob("*")) - before
+    return path
 
 
-def test_compare_takes_imported_results(
-    imported: Callable[[str, float], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    base, head = [imported("b", 1.0), imported("b2", 1.001)], [imported("h", 1.2), imported("h2", 1.202)]
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as end:
-        main(["compare", *map(str, base), "vs", *map(str, head), "--metric", "mean_tpot_ms", "--format", "json"])
-    document = json.loads(capsys.readouterr().out)
-    assert end.value.code == document["exit_code"] == 1
+def test_compare_takes_imported_results(tmp_path: Path) -> None:
+    base = [imported(tmp_path, "b", 1.0), imported(tmp_path, "b2", 1.001)]
+    head = [imported(tmp_path, "h", 1.2), imported(tmp_path, "h2", 1.202)]
+    done = mtpbench(
+        "compare", *base, "vs", *head, "--metric", "mean_tpot_ms", "--format", "json", cwd=tmp_path, check=1
+    )
+    document = json.loads(done.stdout)
+    assert document["exit_code"] == 1
     assert document["rows"][0]["change"] == pytest.approx(0.2, abs=1e-3)
     assert document["rows"][0]["name"] == "mean_tpot_ms"
 
 
-def test_an_imported_result_is_never_compared_with_a_measured_run(
-    imported: Callable[[str, float], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_imported_result_is_never_compared_with_a_measured_run(tmp_path: Path) -> None:
     measured = Path(__file__).parents[2] / "docs" / "results" / "20261130T005138Z-h200-smoke-4f5617"
-    with pytest.raises(SystemExit) as end:
-        main(["compare", str(imported("b", 1.0)), str(measured)])
-    assert end.value.code == 2
-    assert "their numbers are defined otherwise" in capsys.readouterr().err
+    done = mtpbench("compare", imported(tmp_path, "b", 1.0), measured, cwd=tmp_path, check=2)
+    assert "their numbers are defined otherwise" in done.stderr
