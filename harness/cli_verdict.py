@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from harness import ab as orchestration
-from harness import scenario_file, verdict_report
+from harness import import_compare, scenario_file, verdict_report
 from harness.checkout import HERE, REF_HELP, Origin, checked, places, resolve
 from harness.cli_common import (
     EXIT_INTERRUPTED,
@@ -44,6 +44,7 @@ from harness.errors import MtpbenchError, ServerError
 from harness.experiment import Experiment
 from harness.floor import Floors
 from harness.floor import floors as stored_floors
+from harness.imported import ImportedRun
 from harness.launching import Options, Place
 from harness.ledger import FILE
 from harness.ledger import load as load_ledger
@@ -156,8 +157,16 @@ def compare(
     picture_url: PictureUrl = "",
     output: Format = "table",
 ) -> None:
-    """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
+    """The same for what is stored: two runs, several on each side of the word vs, or one A/B run.
+
+    Imported results of one tool are compared with each other, under that tool's names (--metric p99_tpot_ms).
+    """
     check_format(output, RENDERERS)
+    imported = _imported(runs)
+    if imported is not None:
+        result = import_compare.compare_imported(*imported, tuple(metric or ()), tuple(allow or ()))
+        show(result, output, import_compare.to_rich, import_compare.RENDERERS)
+        raise typer.Exit(result.exit_code)
     comparison = stored_comparison(runs, metric, allow, store, ledger)
     if output == "markdown":
         pictures = Pictures(*(f"{picture_url}-{theme}.png" for theme in THEMES)) if picture_url else None
@@ -176,12 +185,20 @@ def stored_comparison(
         base, head = sides(load_run(one), session)
         allowed, plan, metrics = (*session.allowed, *(allow or ())), session.plan, tuple(metric or session.metrics)
     else:
-        base, head = _split(runs)
+        base, head = _sides_of(*_split(runs))
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
     known = stored_floors(local(store, _is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
     return compare_sides(
         base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
     )
+
+
+def _imported(runs: Sequence[str]) -> tuple[list[ImportedRun], list[ImportedRun]] | None:
+    """Both sides, where they are imported results."""
+    if len(runs) == 1 and (Path(_here(runs[0])) / AB_FILE).is_file():
+        return None
+    base, head = _split(runs)
+    return import_compare.imported_sides([_here(run) for run in base], [_here(run) for run in head])
 
 
 def why_of(file: Path | None) -> str:
@@ -396,7 +413,7 @@ def _show(comparison: Comparison, output: str) -> None:
         raise typer.Exit(comparison.exit_code)
 
 
-def _split(runs: Sequence[str]) -> tuple[Side, Side]:
+def _split(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     """`BASE HEAD`, or `BASE… vs HEAD…`."""
     words = list(runs)
     if words.count("vs") == 1:
@@ -410,6 +427,10 @@ def _split(runs: Sequence[str]) -> tuple[Side, Side]:
         )
     if not head:
         raise MtpbenchError("no runs after vs", "mtpbench compare runs/A vs runs/B")
+    return base, head
+
+
+def _sides_of(base: Sequence[str], head: Sequence[str]) -> tuple[Side, Side]:
     return one_label(
         runs_of([_here(run) for run in base], " ".join(base) or "nothing"),
         runs_of([_here(run) for run in head], " ".join(head)),

@@ -78,7 +78,8 @@ def seal(run: Path) -> Manifest:
     files: dict[str, Entry] = {}
     for path in files_of(run):
         name = path.relative_to(run.parent).as_posix()
-        fixed = name.removeprefix(f"{run.name}/").startswith(_IMMUTABLE)
+        own = name.removeprefix(f"{run.name}/")
+        fixed = own.startswith(_IMMUTABLE) and not own.startswith("passes/profiles/")
         files[name] = known[name] if fixed and name in known else Entry.of(path.read_bytes())
     manifest = Manifest(run.name, files)
     write_atomically(run / MANIFEST_FILE, manifest.to_bytes())

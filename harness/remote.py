@@ -33,7 +33,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
 }
 # What no verb reads: a server's log, the processes' own evidence (it is in the launch's record), a page made anew.
-_NOT_READ = re.compile(r"\.log$|\.evidence/|/report\.html$")
+_NOT_READ = re.compile(r"\.log$|\.(evidence|trace)/|/report\.html$")
 
 Tell = Callable[[str], None]
 

@@ -140,7 +140,7 @@ def _read(path: Path) -> None:
         read_rows(path)
     elif path.name.endswith(".requests.jsonl.gz"):
         read_requests(path)
-    elif path.suffix == ".json" and "passes" in path.parts[-3:-1]:
+    elif path.suffix == ".json" and path.parent.name in ("passes", "failed"):
         read_pass(path)
     elif path.suffix == ".json" and path.parent.name == "launches":
         read_launch(path)
