@@ -168,13 +168,18 @@ def _notes(run: StoredRun, lines: list[Line]) -> list[str]:
     return [*notes, *warnings(run.scenario)]
 
 
-def _environment(run: StoredRun) -> str:
+def machine_of(run: StoredRun) -> str:
+    """Host, and what of it was used: `node-7, 2 of 8 × AMD Instinct MI355X`."""
     environment = run.environment
     gpus = environment.get("gpus") or []
-    parts = [str(environment.get("host", "unknown host"))]
     used = len({gpu for launch in run.launches for gpu in launch.gpus})
     cores = f"{environment.get('cores', '?')} CPU cores"
-    parts.append(f"{used} of {len(gpus)} × {gpus[0]['name']}" if gpus and used else cores)
+    what = f"{used} of {len(gpus)} × {gpus[0]['name']}" if gpus and used else cores
+    return f"{environment.get('host', 'unknown host')}, {what}"
+
+
+def _environment(run: StoredRun) -> str:
+    parts = [machine_of(run)]
     parts += sorted({f"{k} {v}" for launch in run.launches for k, v in launch.packages.items() if k in _NAMED})
     ready = [launch.ready_seconds for launch in run.launches if launch.ready_seconds]
     if ready:

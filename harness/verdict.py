@@ -26,6 +26,7 @@ from harness.pairs import (
     primary_name,
     table_of,
 )
+from harness.report import machine_of
 from harness.rule import FAIL_ERROR, Margins, Plan, RowDecision, State, decide, pairs_needed
 
 # Two groups of launches this far apart are two servers, not one with some spread, if chance explains it this seldom.
@@ -115,6 +116,7 @@ class Comparison:
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     differences: tuple[Difference, ...] = ()
+    machine: str = ""  # on which head was measured
 
     @property
     def exit_code(self) -> int:
@@ -142,7 +144,8 @@ def compare(
 ) -> Comparison:
     """Compares two sides. `plan` is that of the looks where there are several; `allowed` the facts meant to differ."""
     scenario = head.scenario.name if head.runs else base.scenario.name if base.runs else ""
-    blank = Comparison(Verdict.PASS, "", base.name, head.name, scenario, 0, plan or Plan.once(0))
+    machine = machine_of(head.runs[0]) if head.runs else ""
+    blank = Comparison(Verdict.PASS, "", base.name, head.name, scenario, 0, plan or Plan.once(0), machine=machine)
     primary = head.scenario.primary if head.runs else None
     names = list(dict.fromkeys(([primary_name(primary)] if primary else []) + list(metrics)))
     measured_base, measured_head = measure(base, names), measure(head, names)

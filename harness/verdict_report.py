@@ -87,7 +87,9 @@ def footer(comparison: Comparison) -> str:
     """What was compared, and how often it was looked at."""
     looks = comparison.plan.looks
     when = f"looked at after pairs {looks[0]} to {looks[-1]}" if len(looks) > 1 else "looked at once"
-    return f"{comparison.scenario}: base {comparison.base}, head {comparison.head}; {comparison.pairs} pairs, {when}"
+    where = f"; on {comparison.machine}" if comparison.machine else ""
+    what = f"{comparison.scenario}: base {comparison.base}, head {comparison.head}"
+    return f"{what}; {comparison.pairs} pairs, {when}{where}"
 
 
 def to_json(comparison: Comparison) -> str:

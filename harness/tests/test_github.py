@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,11 +14,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from commands import mtpbench
 from launches import launch, run, save, scenario
 from test_verdict import noisy, tpot
 
 from harness import ab
-from harness.cli import main
 from harness.comment import marker, to_comment
 from harness.github import BOT, CONCLUSIONS, GitHub, GitHubError
 from harness.session import Party, Session
@@ -163,27 +162,14 @@ def ab_run(tmp_path: Path) -> Path:
     return folder
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["mtpbench", *map(str, args)])
-    try:
-        main()
-    except SystemExit as exit_:
-        return int(exit_.code or 0)
-    return 0
-
-
-def test_the_verb(
-    tmp_path: Path, forge: Forge, ab_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in (("GITHUB_TOKEN", TOKEN), ("GITHUB_API_URL", forge.url), ("GITHUB_REPOSITORY", "o/r")):
-        monkeypatch.setenv(name, value)
+def test_the_verb(tmp_path: Path, forge: Forge, ab_run: Path) -> None:
+    there = {"GITHUB_TOKEN": TOKEN, "GITHUB_API_URL": forge.url, "GITHUB_REPOSITORY": "o/r"}
     why = tmp_path / "why.json"
     why.write_text(json.dumps({"sentence": "More verify work."}))
-    there = ("ci", "comment", ab_run, "--output", tmp_path / "out", "--store", tmp_path / "runs", "--why", why)
-    assert call(monkeypatch, *there, "--picture-url", "ab") == 0
+    words = ("ci", "comment", ab_run, "--output", tmp_path / "out", "--why", why)
+    printed = mtpbench(*words, "--picture-url", "ab", cwd=tmp_path, check=0, **there).stdout
     assert not forge.comments
     assert not forge.checks
-    printed = capsys.readouterr().out
     assert printed == (tmp_path / "out" / "comment.md").read_text()
     assert "**Why:** More verify work." in printed
     assert 'src="ab-light.png"' in printed
@@ -192,14 +178,12 @@ def test_the_verb(
     assert light != dark
 
     sent = ("--pr", 7, "--commit", "c" * 40, "--pictures-branch", "pictures")
-    assert call(monkeypatch, *there, *sent) == 0
-    assert call(monkeypatch, *there, *sent) == 0
+    first, second = (mtpbench(*words, *sent, cwd=tmp_path, check=0, **there) for _ in range(2))
     [posted] = forge.comments
     assert f"https://raw.example/pictures/{ab_run.name}-dark.png" in posted["body"]
     assert base64.b64decode(forge.files[f"{ab_run.name}-light.png"]) == light
     assert [check["conclusion"] for check in forge.checks] == ["failure", "failure"]
-    said = capsys.readouterr()
-    assert "comment written: x#1" in said.err
-    assert "comment updated: x#1" in said.err
-    assert TOKEN not in said.out + said.err
-    assert call(monkeypatch, "compare", ab_run, "--format", "markdown", "--store", tmp_path / "runs") == 1
+    assert "comment written: x#1" in first.stderr
+    assert "comment updated: x#1" in second.stderr
+    assert TOKEN not in first.stdout + first.stderr
+    mtpbench("compare", ab_run, "--format", "markdown", cwd=tmp_path, check=1)

@@ -9,8 +9,8 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from commands import mtpbench
 from launches import launch, run, save, scenario
-from test_github import call
 from test_trend import FIRST, LEDGER, commit
 
 from harness.ledger import load as load_ledger
@@ -160,14 +160,13 @@ def test_the_script_opens_an_issue_once_and_updates_it(tmp_path: Path, owner: st
     assert ("--assignee ann" in calls) == (owner == "ann")
 
 
-def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb(tmp_path: Path) -> None:
     for one in nights({"mtp": [10.0] * 12 + [10.6] * 4}):
         save(tmp_path / "runs", one)
     out = tmp_path / "issues"
-    assert call(monkeypatch, "ci", "issues", tmp_path / "runs", out, "--today", str(date(2026, 1, 16))) == 0
+    done = mtpbench("ci", "issues", "runs", out, "--today", date(2026, 1, 16), cwd=tmp_path, check=0)
     [listed] = json.loads((out / "issues.json").read_text())
     assert listed["marker"] == "<!-- mtpbench-regression:scripted-a-2026-01-13 -->"
     assert (out / listed["name"] / "body.md").read_text().startswith(listed["marker"])
-    assert listed["title"] in capsys.readouterr().out
-    assert call(monkeypatch, "ci", "confirm", tmp_path / "runs") == 0
-    assert "no unconfirmed alert" in capsys.readouterr().out
+    assert listed["title"] in done.stdout
+    assert "no unconfirmed alert" in mtpbench("ci", "confirm", "runs", cwd=tmp_path, check=0).stdout

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from commands import mtpbench
+from commands import run as measure
+from conftest import SCENARIO
 from launches import launch, run, save
 
-from harness.cli import main
 from harness.client import ControlClient
 from harness.errors import StoreError
 from harness.manifest import MANIFEST_FILE, Manifest, read_manifest, seal
@@ -251,60 +253,39 @@ def test_a_manifest_can_not_lead_out_of_its_run(name: str) -> None:
         Manifest.from_json(document, "r")
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["mtpbench", *map(str, args)])
-    try:
-        main()
-    except SystemExit as exit_:
-        return int(exit_.code or 0)
-    return 0
+def test_the_verbs_take_a_url(tmp_path: Path, sealed: Path, s3: str) -> None:
+    url, cache = f"{s3}/verbs", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
+    def call(*args: object, check: int = 0) -> str:
+        return mtpbench(*args, cwd=tmp_path, check=check, **cache).stdout
 
-def test_the_verbs_take_a_url(
-    tmp_path: Path, sealed: Path, s3: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    url = f"{s3}/verbs"
-    assert call(monkeypatch, "store", "push", sealed, url) == 0
-    assert call(monkeypatch, "list", url) == 0
-    assert call(monkeypatch, "report", f"{url}/{sealed.name}", "--format", "json") == 0
+    call("store", "push", sealed, url)
+    assert sealed.name[:40] in call("list", url)
+    assert json.loads(call("report", f"{url}/{sealed.name}", "--format", "json"))["valid"]
     same = f"{url}/{sealed.name}@mtp"
-    capsys.readouterr()
-    assert call(monkeypatch, "compare", same, same, "--store", url, "--format", "json") == 0
-    assert json.loads(capsys.readouterr().out)["base"] == same
-    assert call(monkeypatch, "trend", url, "--today", "2026-01-01") == 5
-    assert call(monkeypatch, "store", "pull", url, "pulled") == 0
+    assert json.loads(call("compare", same, same, "--store", url, "--format", "json"))["base"] == same
+    call("trend", url, "--today", "2026-01-01", check=5)
+    call("store", "pull", url, "pulled")
     assert load_run(tmp_path / "pulled" / sealed.name).passes == load_run(sealed).passes
-    assert call(monkeypatch, "store", "verify", url) == 0
-    assert call(monkeypatch, "store", "verify", "runs") == 0
+    call("store", "verify", url)
+    call("store", "verify", "runs")
     rows_path(sealed).unlink()
-    assert call(monkeypatch, "store", "verify", "runs") == 1
-    assert rows_path(sealed).name in capsys.readouterr().out.replace("\n", "")
-    assert call(monkeypatch, "store", "rows", sealed) == 0
-    assert call(monkeypatch, "store", "verify", "runs") == 0
-    assert call(monkeypatch, "report", f"{url}/nothing") == 2
-    assert f"{url} has no finished run nothing" in capsys.readouterr().err
+    assert "is missing" in call("store", "verify", "runs", check=1)
+    call("store", "rows", sealed)
+    call("store", "verify", "runs")
+    nothing = mtpbench("report", f"{url}/nothing", cwd=tmp_path, check=2, **cache)
+    assert f"{url} has no finished run nothing" in nothing.stderr
     assert cache_folder(tmp_path / "cache" / "mtpbench", url).is_dir()
 
 
 def test_a_run_measured_into_a_url(tmp_path: Path, s3: str) -> None:
     """The command line: each pass copied as it ends, the manifest last, no credentials in a record or a log."""
-    from conftest import SCENARIO
-
-    (tmp_path / "s.yaml").write_text(SCENARIO.replace("concurrency: [1, 2]", "concurrency: [1]"))
     url = f"{s3}/measured"
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "run", "s.yaml", "--no-page", "--store", url],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, env={**os.environ},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    [folder] = [path.parent for path in tmp_path.glob("runs/*/run.json")]
-    assert f"copied: {url}/{folder.name} (" in done.stderr
-    remote = Remote(url)
-    copy = mirror(remote, tmp_path / "copy", quiet, skip=None)
-    assert load_run(copy / folder.name).passes == load_run(folder).passes
+    stored, printed = measure(tmp_path, SCENARIO.replace("concurrency: [1, 2]", "concurrency: [1]"), "--store", url)
+    assert f"copied: {url}/{stored.id} (" in printed
+    copy = mirror(Remote(url), tmp_path / "copy", quiet, skip=None)
+    assert load_run(copy / stored.id).passes == stored.passes
     assert len(list(copy.glob("*/launches/*.log"))) == 2
-    assert json.loads((copy / folder.name / MANIFEST_FILE).read_text())["run"] == folder.name
+    assert json.loads((copy / stored.id / MANIFEST_FILE).read_text())["run"] == stored.id
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert SECRET.encode() not in everything + done.stdout.encode() + done.stderr.encode()
+    assert SECRET.encode() not in everything + printed.encode()

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from launches import launch, run, save, scenario
-from test_github import call
+from commands import mtpbench
+from launches import launch, run, save, scenario, side
 
 from harness import ab
 from harness.archive import read_archive
-from harness.cli import main
-from harness.errors import MtpbenchError
 from harness.floor import floors
 from harness.model import GpuSample
 from harness.precheck import Limits, look, worst_of
-from harness.sentinel import Mark, judge, periods, quarantined, release
+from harness.sentinel import Mark, judge, periods, quarantined
 from harness.session import Party, Session
 from harness.stats import wider_p
 from harness.store import QUARANTINE_FILE, load_run
-from harness.telemetry import Source
+from harness.telemetry import Source, open_source
 from harness.trend import build
 from harness.verdict import Verdict, compare
 
@@ -94,8 +91,6 @@ def test_a_host_that_got_slower_drifts_and_its_runs_judge_nothing(tmp_path: Path
     assert len(series.nights) == 10
     assert any("2026-01-11 left out: its host was in quarantine (TPOT" in note for note in series.notes)
     good = load_run(sorted(tmp_path.glob("2026010[1-9]*T02*"))[0])
-    from launches import side
-
     found = compare(side("base", good), side("head", load_run(bad)), metrics=("tpot_p50",))
     assert found.verdict is Verdict.INVALID
     assert "its host was in quarantine" in found.headline
@@ -152,33 +147,31 @@ def test_clean_nights_in_a_row_or_a_person_end_a_quarantine() -> None:
     )
 
 
-def test_the_verb_marks_and_releases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_marks_and_releases(tmp_path: Path) -> None:
     root = tmp_path / "runs"
-    for night in range(10):
+
+    def sentinel(*more: object, check: int) -> str:
+        done = mtpbench("ci", "sentinel", root, *more, cwd=tmp_path, check=check)
+        return done.stdout + done.stderr
+
+    for night in range(9):
         aa(root, night)
-    assert call(monkeypatch, "ci", "sentinel", root) == 0
-    assert "a: steady (scripted, 2026-01-10; level against 9 nights)" in capsys.readouterr().out
-    for night in (10, 11):
+    assert "a: steady (scripted, 2026-01-09; level against 8 nights)" in sentinel(check=0)
+    for night in (9, 10):
         aa(root, night, level=0.0106)
         sweep(root, night)
-    assert call(monkeypatch, "ci", "sentinel", root) == 1
-    said = capsys.readouterr().out
-    assert "a: QUARANTINE since 2026-01-11T01:00:00+00:00: TPOT" in said
+    said = sentinel(check=1)
+    assert "a: QUARANTINE since 2026-01-10T01:00:00+00:00: TPOT" in said
     assert "4 runs marked" in said
-    assert call(monkeypatch, "ci", "sentinel", root, "--release", "a", "--why", "a new fan") == 0
+    sentinel("--release", "a", "--why", "a new fan", check=0)
     for path in root.glob(f"*/{QUARANTINE_FILE}"):
         assert json.loads(path.read_text())["released"]["why"] == "a new fan"
         assert load_run(path.parent).quarantine == ""
     # From here on the level is judged anew: the next night at 10.6 ms is no drift.
-    aa(root, 12, level=0.0106)
-    assert call(monkeypatch, "ci", "sentinel", root) == 0
-    assert "level not yet known" in capsys.readouterr().out
-    assert call(monkeypatch, "ci", "sentinel", root, "--release", "a", "--why", "x") == 2
-    assert call(monkeypatch, "ci", "sentinel", root, "--release", "a") == 2
-    with pytest.raises(MtpbenchError, match="b is not in quarantine"):
-        release(read_archive(root), [], [], "b", "x")
+    aa(root, 11, level=0.0106)
+    assert "level not yet known" in sentinel(check=0)
+    assert "a is not in quarantine" in sentinel("--release", "a", "--why", "x", check=2)
+    assert "go together" in sentinel("--release", "a", check=2)
 
 
 class Sensors:
@@ -219,16 +212,8 @@ def test_the_worst_of_a_few_readings_decides() -> None:
     assert slow.problems == ("GPU 0: clock 132 MHz, at least 2000 MHz wanted: it is throttled",)
 
 
-def test_without_a_gpu_the_check_is_skipped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from harness.telemetry import open_source
-
+def test_without_a_gpu_the_check_is_skipped(tmp_path: Path) -> None:
     if open_source() is not None:
         pytest.skip("this machine has a GPU")
-    assert call(monkeypatch, "ci", "precheck") == 0
-    assert capsys.readouterr().out.startswith("skipped: no GPU")
-    monkeypatch.setattr(sys, "argv", ["mtpbench", "ci", "precheck", "--need-gpu"])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
+    assert mtpbench("ci", "precheck", cwd=tmp_path, check=0).stdout.startswith("skipped: no GPU")
+    assert "--need-gpu" not in mtpbench("ci", "precheck", "--need-gpu", cwd=tmp_path, check=2).stdout
