@@ -151,7 +151,8 @@ def forest(bars: Sequence[Bar], dark: bool) -> dict[str, Any]:
     legend = alt.Legend(orient="bottom", title=None, values=present)
     colour = alt.Color("verdict:N", scale=verdicts, legend=legend)
     base = alt.Chart(data).encode(y=y)
-    title = "worse by, % (90 % interval; grey: what equal servers differ by; dashed: the 2 % that a FAIL must exceed)"
+    grey = "; grey: what equal servers differ by" if data["floor"].notna().any() else ""
+    title = f"worse by, % (90 % interval; dashed: the 2 % that a FAIL must exceed{grey})"
     x = alt.X("low:Q", title=title, axis=alt.Axis(format="+~g"))
     floor = base.mark_bar(color=soft, opacity=0.3, height=11).encode(x=alt.X("floor_low:Q", title=title), x2="floor:Q")
     span = base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q", color=colour)

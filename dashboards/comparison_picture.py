@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.charts import Bar, forest
 from harness.verdict import Comparison, Row
+from harness.verdict_report import label_of
 
 MOST = 24  # rows
 
@@ -13,17 +14,15 @@ def bars(comparison: Comparison) -> list[Bar]:
     known = [(row, change) for row in comparison.rows if (change := row.change) is not None and row.interval]
     known.sort(key=lambda item: (not item[0].primary, -abs(item[1])))
     kept = {row.key for row, _ in known[:MOST]}
-    return [_bar(row) for row in comparison.rows if row.key in kept]
+    return [_bar(row, label_of(row, comparison)) for row in comparison.rows if row.key in kept]
 
 
-def _bar(row: Row) -> Bar:
+def _bar(row: Row, label: str) -> Bar:
     sign = -100.0 if row.metric.higher_is_better else 100.0
     assert row.change is not None
     assert row.interval is not None
     low, high = sorted(sign * end for end in row.interval)
     floor = 100 * abs(row.metric.change(row.floor)) if row.floor is not None else None
-    place = row.key.level.label
-    label = f"{row.metric.label} at {place}, {row.key.arm}, TP{row.key.tp}{' *' if row.primary else ''}"
     return Bar(label[:60], sign * row.change, low, high, floor, row.verdict.value)
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from harness.errors import MtpbenchError
 from harness.report import escape
 from harness.verdict import Comparison, Row, Verdict
-from harness.verdict_report import HEADERS, LEGEND, cells_of, footer, rows_of, told
+from harness.verdict_report import HEADERS, LEGEND, cells_of, footer, label_of, rows_of, told
 
 LIMIT = 65536  # GitHub's, in characters; counted here in bytes, which are never fewer
-SHOWN = 8  # rows before the fold
+SHOWN, OPEN = 8, 3  # rows before the fold, and of those that are merely undecided
 _SENTENCES = 40
 _MARKS = {Verdict.PASS: "✅", Verdict.IMPROVED: "✅", Verdict.FAIL: "❌", Verdict.INVALID: "❌"}
 _UNSURE = "⚠️"
@@ -61,7 +61,8 @@ def matter(comparison: Comparison) -> list[Row]:
     order = list(Verdict)
     rows = [row for row in comparison.rows if row.primary or row.verdict not in _QUIET]
     if comparison.verdict is Verdict.INCONCLUSIVE:
-        rows += [row for row in comparison.rows if row.verdict is Verdict.INCONCLUSIVE and not row.primary]
+        undecided = [row for row in comparison.rows if row.verdict is Verdict.INCONCLUSIVE and not row.primary]
+        rows += sorted(undecided, key=lambda row: -abs(row.change or 0.0))[:OPEN]
     if not rows:
         rows = sorted(comparison.rows, key=lambda row: -abs(row.change or 0.0))[:1]
     # IMPROVED is last in the order of severity; what moved says more than what did not.
@@ -75,10 +76,9 @@ def _whole(comparison: Comparison, why: str, pictures: Pictures | None, rows: in
     out += [f"**{escape(_cut(sentence, 1500))}**", ""]
     shown = matter(comparison)
     if shown:
-        out += _table(_SHORT, [_short_cells(row) for row in shown[:SHOWN]], left=1)
+        out += [*_table(_SHORT, [_short_cells(row, comparison) for row in shown[:SHOWN]], left=1), ""]
         if len(shown) > SHOWN:
-            out.append(f"… and {len(shown) - SHOWN} more, below.")
-        out.append("")
+            out += [f"… and {len(shown) - SHOWN} more, below.", ""]
     if why:
         out += [f"**Why:** {escape(_cut(why, 1500))}", ""]
     if pictures:
@@ -94,7 +94,7 @@ def _whole(comparison: Comparison, why: str, pictures: Pictures | None, rows: in
     if comparison.rows:
         out += _table(HEADERS, rows_of(comparison)[:rows], left=0)
         if rows < len(comparison.rows):
-            out.append(f"{len(comparison.rows) - rows} more rows are left out: a comment has {LIMIT} characters.")
+            out += ["", f"{len(comparison.rows) - rows} more rows are left out: a comment has {LIMIT} characters."]
         out.append("")
     said = [row.sentence for row in told(comparison)] + [f"note: {note}" for note in comparison.notes]
     out += [f"- {escape(_cut(line, 600))}" for line in said[:sentences]]
@@ -104,13 +104,10 @@ def _whole(comparison: Comparison, why: str, pictures: Pictures | None, rows: in
     return "\n".join(out)
 
 
-def _short_cells(row: Row) -> tuple[str, ...]:
+def _short_cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
     """What it is, in words, and what was measured."""
     by_name = dict(zip(HEADERS, cells_of(row), strict=True))
-    key = row.key
-    place = key.level.label if key.level.open_loop else f"concurrency {key.level.label}"
-    what = f"{row.metric.label}, {place}, {key.arm}, TP{key.tp}" + (" *" if row.primary else "")
-    return (what, *(by_name[name] for name in _SHORT[1:-1]), row.verdict.value)
+    return (label_of(row, comparison), *(by_name[name] for name in _SHORT[1:-1]), row.verdict.value)
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -32,6 +32,17 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     return [cells_of(row) for row in comparison.rows]
 
 
+def label_of(row: Row, comparison: Comparison) -> str:
+    """What a row is, in a few words: the arm and the TP only where there are several; * marks the primary endpoint."""
+    level = row.key.level
+    parts = [row.metric.label, level.label if level.open_loop else f"concurrency {level.label}"]
+    if len({one.key.arm for one in comparison.rows}) > 1:
+        parts.append(row.key.arm)
+    if len({one.key.tp for one in comparison.rows}) > 1:
+        parts.append(f"TP{row.key.tp}")
+    return ", ".join(parts) + (" *" if row.primary else "")
+
+
 def cells_of(row: Row) -> tuple[str, ...]:
     """A line of the table, a cell for each of HEADERS."""
     interval = f"{100 * row.interval[0]:+.1f} to {100 * row.interval[1]:+.1f} %" if row.interval else "–"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from launches import launch, run, scenario, side
 from markdown_it import MarkdownIt
 from test_verdict import noisy, tpot
 
+from harness.ab import evaluate
 from harness.comment import LIMIT, Pictures, marker, matter, to_comment
 from harness.errors import MtpbenchError
+from harness.session import load_session
 from harness.verdict import Comparison, Verdict, compare
 
+EXAMPLE = "20261130T063447Z-h200-ab-verify-610fee"
 HOSTILE = "a|b `c` @someone #12 <img src=x onerror=alert(1)> [x](http://evil.example) www.evil.example\n\n# H\n"
 HOSTILE += "--> $x$ </details>"
 
@@ -70,7 +74,7 @@ def test_the_verdict_the_row_and_the_rest_folded() -> None:
     assert lines[0] == marker("scripted") == "<!-- mtpbench-ab:scripted -->"
     assert lines[1] == "### ❌ FAIL"
     assert lines[2].startswith("**TPOT at concurrency 1 \\(TP1, mtp\\) is 6.0 % slower \\(90 % interval \\+5.")
-    assert lines[6].startswith("| TPOT, concurrency 1, mtp, TP1 \\* | 10 ms | 10.6 ms | \\+6.0 % |")
+    assert lines[6].startswith("| TPOT, concurrency 1 \\* | 10 ms | 10.6 ms | \\+6.0 % |")
     before, after = comment.split("<details>")
     assert "**Why:** its step time grew" in before
     assert '<source media="(prefers-color-scheme: dark)" srcset="d.png">' in before
@@ -93,6 +97,16 @@ def test_what_stands_before_the_fold() -> None:
     assert to_comment(nothing).split("\n")[1] == "### ⚠️ INCONCLUSIVE"
     empty = replace(passed, rows=(), verdict=Verdict.NO_BASELINE, headline="NO_BASELINE: there are no runs of base.")
     assert "### ⚠️ NO\\_BASELINE" in to_comment(empty)
+
+
+def test_the_example_in_the_docs_is_what_the_command_writes() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    session = load_session(results / EXAMPLE)
+    found = evaluate(results / EXAMPLE, session)
+    text = to_comment(found, pictures=Pictures("pr-comment/ab-light.png", "pr-comment/ab-dark.png"))
+    assert (results / "pr-comment.md").read_text() == text
+    assert len(matter(found)) == 4  # of 15: the primary endpoint, and of nine undecided rows the three that moved most
+    assert len(seen(text).text.split("All 15 rows")[0]) < 900
 
 
 def test_hostile_names_stay_names() -> None:
