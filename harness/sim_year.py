@@ -164,7 +164,7 @@ def _write_session(root: Path, scenario: Scenario, seed: int, last: date, draw: 
     of = scenario.model_copy(update={"arms": plan, "launches": pairs, "baseline": next(iter(plan))})
     head = _head(root, of, seed, age, last - timedelta(age), "05" if kind == "aa" else "06")
     before = _commit(SLOWER + 1)
-    sides_of = (Party(before, "git", before), Party(_commit(age), "git", _commit(age)))
+    sides_of = (Party(before[:10], "git", before), Party(_commit(age)[:10], "git", _commit(age)))
     base, newer = sides_of if kind == "ab" else (sides_of[0], replace(sides_of[0], kind="same"))
     session = Session(kind, base, newer, arms, pairs, 4 if kind == "ab" else pairs, DEFAULT_METRICS)
     rows, launches = [], []

@@ -1,0 +1,212 @@
+"""A scenario over nights: what changed, small multiples of every metric, and how the arms stand now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards.frame import figure, legend, page, word
+from dashboards.markup import details, items, text
+from dashboards.site import ScenarioView, Site, long_label, recent, shown_number
+from dashboards.tables import Column, table
+from harness.model import LoadLevel
+from harness.pairs import Metric, RowKey
+from harness.trend import Status, Told
+from harness.trend_report import history
+
+SPANS = (("30", "30 nights"), ("90", "90 nights"), ("", "all nights"))
+# Columns of the table of the last nights.
+_NOW = ("tpot_p50", "ttft_p50", "step_time_p50", "accept_length_mean", "output_throughput")
+
+
+def scenario_page(site: Site, view: ScenarioView) -> str:
+    """scenario/<name>.html"""
+    body = f'<p class="soft">Scenario {text(view.name)}</p><h1>{text(view.question)}</h1>'
+    if not view.series:
+        body += "<p>No night of this scenario has a value that may be used.</p>"
+        return page(site, view.name, body + _runs(site, view), depth=1)
+    body += _state(site, view)
+    body += f'<h2 id="over-nights">Over nights</h2>{_controls(view)}'
+    first, *others = _ordered(site, view)
+    body += f'<section id="{first}">{_multiples(site, view, first)}</section>'
+    for name in others:
+        judged = "" if name in site.judged else " (shown, not judged)"
+        title = f"{long_label(Metric.of(name))}{judged}"
+        inside = f'<div id="{name}">{_multiples(site, view, name)}</div>'
+        body += details(title, inside)
+    body += _changes(view) + _now(site, view) + _runs(site, view)
+    file = f"../data/scenario/{view.file}/nights.csv"
+    body += f'<h2>Download</h2><p><a href="{text(file)}" download>Every night of every row (CSV)</a></p>'
+    return page(site, view.name, body, depth=1, here=f"scenario/{view.file}.html")
+
+
+def _state(site: Site, view: ScenarioView) -> str:
+    wrong = [one for one in view.told if one.status in (Status.REGRESSED, Status.MISSING, Status.STALE, Status.ALERT)]
+    counts: dict[str, int] = {}
+    for one in view.told:
+        counts[one.status.value] = counts.get(one.status.value, 0) + 1
+    told = ", ".join(f"{n} {status}" for status, n in counts.items())
+    worst = wrong[0] if wrong else None
+    sentence = (
+        f"<p>{word(worst.verdict.value)} {text(worst.sentence)}</p>" if worst else f"<p>{word('PASS')} No row is wrong.</p>"
+    )
+    return f'{sentence}<p class="soft">Rows: {text(told)}. <a href="../index.html#wrong">All findings</a></p>'
+
+
+def _controls(view: ScenarioView) -> str:
+    options = "".join(
+        f'<option value="{value}"{" selected" if value == "90" else ""}>{title}</option>' for value, title in SPANS
+    )
+    return (
+        f'<div class="filters"><label>Nights shown<select id="span">{options}</select></label><label>Values'
+        '<select id="scale"><option value="relative">in % off the row\'s median</option>'
+        '<option value="values">as they are</option></select></label></div>'
+        f"{legend(view.arms)}"
+        '<p class="soft small">Triangle: a change of level. Dashed line: the environment changed. Shaded: where nine '
+        "of ten nights lie if nothing changes (A/A launches). Cross: a night in quarantine, which judges nothing.</p>"
+    )
+
+
+def _ordered(site: Site, view: ScenarioView) -> list[str]:
+    """The primary metric first; only those with values."""
+    present = {one.key.row.metric for one in view.series}
+    names = [name for name in site.shown if name in present]
+    primary = view.primary[0] if view.primary else names[0]
+    return sorted(names, key=lambda name: name != primary)
+
+
+def _multiples(site: Site, view: ScenarioView, name: str) -> str:
+    metric = Metric.of(name)
+    figures = ""
+    for tp, level in view.groups:
+        if any((s.key.row.metric, s.key.row.tp, s.key.row.level) == (name, tp, level) for s in view.series):
+            figures += nights_figure(view, metric, tp, level)
+    known = site.floors.get((str(view.newest.environment.get("host")), view.name))
+    hint = "" if known else (
+        '<p class="soft small">No A/A launches are stored for this host, so no band is drawn: '
+        "<code>mtpbench aa SCENARIO</code> measures it.</p>"
+    )  # fmt: skip
+    return f'<h3>{text(long_label(metric))}</h3>{hint}<div class="charts">{figures}</div>'
+
+
+def nights_figure(view: ScenarioView, metric: Metric, tp: int, level: LoadLevel) -> str:
+    """One small multiple, with what is told of its rows in words."""
+    place = level.label if level.open_loop else f"concurrency {level.label}"
+    said = [_brief(one) for one in view.told if _is(one.series.key.row, metric.name, tp, level) and _brief(one)]
+    return figure(
+        f"{metric.label} at {place}, TP{tp}",
+        "; ".join(said) or "no open change",
+        spec="nights",
+        scenario=view.file,
+        metric=metric.name,
+        tp=tp,
+        level=level.label,
+    )
+
+
+def _is(row: RowKey, metric: str, tp: int, level: LoadLevel) -> bool:
+    return (row.metric, row.tp, row.level) == (metric, tp, level)
+
+
+def _brief(one: Told) -> str:
+    """`mtp-in-tree +5.4 % since 2026-11-20, regressed`; empty where nothing is to be said."""
+    arm = one.series.key.row.arm
+    if one.delta is not None:
+        accepted = ", accepted" if one.excused else f", {one.status.value}"
+        return f"{arm} {100 * one.series.metric.change(one.delta):+.1f} % since {one.since}{accepted}"
+    return f"{arm} {one.status.value} since {one.since}" if one.status in (Status.MISSING, Status.STALE) else ""
+
+
+def _changes(view: ScenarioView) -> str:
+    """Everything that the trend says, and every change of the environment, in words."""
+    told = sorted(view.told, key=lambda one: one.status is Status.MOVED)
+    rows = [
+        {
+            "row": text(one.series.key.row), "host": text(one.series.key.host), "change": text(line),
+            "now": f"{word(one.verdict.value)} {text(one.status.value)}" + (f": {text(one.excused)}" if one.excused else ""),
+        }
+        for one in told
+        for change, line in zip(one.changes, history(one), strict=True)
+        if not change.withdrawn
+    ]  # fmt: skip
+    columns = [Column("row", "row"), Column("host", "host"), Column("change", "change"), Column("now", "row now")]
+    events = [{"day": str(event.day), "words": text(event.words)} for event in reversed(view.events)]
+    of_events = [Column("day", "night"), Column("words", "what was another than the night before")]
+    notes = list(dict.fromkeys(note for one in told for note in one.series.notes))
+    return (
+        f'<h2 id="changes">Changes</h2>{table("changes-table", "Changes of level, confirmed or open", columns, rows)}'
+        f"{_withdrawn(told)}"
+        f"<h3>Environment</h3>{table('events-table', 'Changes of the environment', of_events, events)}"
+        + (f"<h3>Notes</h3>{items(notes)}" if notes else "")
+    )
+
+
+def _withdrawn(told: Sequence[Told]) -> str:
+    """Alerts that later nights did not bear out, a line a night: one bad night moves many rows."""
+    nights: dict[tuple[str, str], list[float]] = {}
+    for one in told:
+        for change in one.changes:
+            if change.withdrawn:
+                place = (str(one.series.nights[change.start].day), one.series.key.host)
+                nights.setdefault(place, []).append(100 * one.series.metric.change(change.delta))
+    lines = [
+        f"{day} on {host}: {len(moved)} rows, {min(moved):+.1f} to {max(moved):+.1f} %"
+        for (day, host), moved in sorted(nights.items(), reverse=True)
+    ]
+    return details(f"Withdrawn alerts on {len(lines)} nights", items(lines)) if lines else ""
+
+
+def _now(site: Site, view: ScenarioView) -> str:
+    file, key = f"data/scenario/{view.file}/recent.js", f"recent:{view.file}"
+    lengths = sorted({level.input_tokens for _, level in view.groups})
+    per_gpu = any(one.key.row.metric == "output_throughput_per_gpu" for one in view.series)
+    throughput = "output_throughput_per_gpu" if per_gpu else "output_throughput"
+    figures = ""
+    for tp in sorted({tp for tp, _ in view.groups}):
+        for length in lengths:
+            place = f"TP{tp}" + (f", {length} tokens in" if length else "")
+            asks = {"key": key, "file": file, "tp": tp, "input": length}
+            figures += figure(f"Throughput against interactivity, {place}", "", spec="frontier", metric=throughput, **asks)
+            for name in ("tpot_p50", "step_time_p50", "accept_length_mean"):
+                if any(one.key.row.metric == name for one in view.series):
+                    figures += figure(f"{long_label(Metric.of(name))} over load, {place}", "", spec="load", metric=name, **asks)
+    return (
+        '<h2 id="now">Now</h2><p class="soft">Means over the last nights, seven at most and none from before the last '
+        "confirmed change; bars are 90 % t intervals over nights.</p>"
+        f'{legend(view.arms)}<div class="charts large">{figures}</div>{now_table(site, view, view.groups)}'
+    )
+
+
+def now_table(site: Site, view: ScenarioView, groups: Sequence[tuple[int, LoadLevel]]) -> str:
+    """Every arm at every load: mean and interval of the last nights."""
+    told = {one.series.key: one for one in view.told}
+    names = [name for name in _NOW if name in site.shown]
+    current = {(one.key.row.metric, one.key.row.tp, one.key.row.level, one.key.row.arm): one
+               for name in names for one in view.current(name)}  # fmt: skip
+    rows = []
+    for tp, level in groups:
+        for arm in view.arms:
+            cells = {"load": text(f"TP{tp}, {level.label}"), "arm": text(arm)}
+            for name in names:
+                one = current.get((name, tp, level, arm))
+                if one is not None:
+                    now = recent(one, told.get(one.key))
+                    half = 50 * (now.high - now.low) / now.value
+                    spread = f" ± {half:.1f} %" if now.nights > 1 else ""
+                    old = f" <strong class=STALE>({one.nights[-1].day})</strong>" if _old(view, one.nights[-1].day) else ""
+                    cells[name] = f"{shown_number(now.value, one.metric)}{spread}{old}"
+            rows.append(cells)
+    columns = [Column("load", "load"), Column("arm", "arm")]
+    columns += [Column(name, long_label(Metric.of(name)), True) for name in names]
+    return table("now-table", "The last nights: mean, and half its 90 % interval", columns, rows)
+
+
+def _old(view: ScenarioView, day: object) -> bool:
+    return day != max(one.nights[-1].day for one in view.series)
+
+
+def _runs(site: Site, view: ScenarioView) -> str:
+    entries = "".join(
+        f'<li><a href="../{text(site.page_of(one.run))}">{text(one.run.id)}</a></li>'
+        for one in list(reversed(view.runs))[:14]
+    )
+    return f"<h2>Last runs</h2><ul>{entries}</ul><p><a href='../runs.html?scenario={text(view.name)}'>All of them</a></p>"
