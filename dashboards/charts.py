@@ -169,7 +169,7 @@ def _nights() -> Any:
 
     band = (
         layer("bands")
-        .mark_area(opacity=0.16, aria=False)
+        .mark_area(opacity=0.1, aria=False)
         .encode(
             y=alt.Y("low:Q", title="__UNIT__", scale=alt.Scale(zero=False)),
             y2="high:Q",
@@ -187,10 +187,10 @@ def _nights() -> Any:
         alt.Tooltip("arm:N"),
         alt.Tooltip("shown:N", title="value"),
     ]
-    line = layer("nights").mark_line(strokeWidth=1.5, aria=False).encode(y=y, color=_as_given(), detail="part:N")
+    line = layer("nights").mark_line(strokeWidth=1.2, aria=False).encode(y=y, color=_as_given(), detail="part:N")
     dots = (
         layer("nights")
-        .mark_circle(size=26, opacity=0.85, aria=False)
+        .mark_circle(size=14, opacity=0.6, aria=False)
         .encode(y=y, color=_as_given(), tooltip=[*night, alt.Tooltip("host:N")])
     )
     odd = (

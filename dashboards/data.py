@@ -207,17 +207,16 @@ def _facts(run: StoredRun) -> dict[str, tuple[str, str]]:
             if role is not Role.IGNORED:
                 own = fact.startswith(("server.", "packages."))
                 out[f"{arm}: {fact}" if own else fact] = (_plain(value), role.value)
-    common = _common(out, list(run.scenario.arms))
-    return common
+    return _common(out, list(run.scenario.arms))
 
 
 def _common(found: Mapping[str, tuple[str, str]], arms: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """What all arms share is said once."""
+    """What all arms that record it share is said once: one that never started records no packages."""
     out = {name: value for name, value in found.items() if ": " not in name}
     for name, value in found.items():
         arm, colon, fact = name.partition(": ")
         if colon:
-            same = all(found.get(f"{other}: {fact}") == value for other in arms)
+            same = all(found.get(f"{other}: {fact}", value) == value for other in arms)
             out[fact if same else f"{arm}: {fact}"] = value
     return out
 

@@ -55,6 +55,24 @@ def word(verdict: str) -> str:
     return f'<span class="word {text(verdict)}">{text(verdict)}</span>'
 
 
+SPANS = (("30", "30 nights"), ("60", "60 nights"), ("180", "180 nights"), ("", "all nights"))
+
+
+def controls(relative: bool) -> str:
+    """How many nights charts show, and whether values or percent. site.js reads both."""
+    spans = "".join(
+        f'<option value="{value}"{" selected" if value == "60" else ""}>{title}</option>' for value, title in SPANS
+    )
+    scales = "".join(
+        f'<option value="{value}"{" selected" if (value == "relative") == relative else ""}>{title}</option>'
+        for value, title in (("relative", "in % off each row's median"), ("values", "as they are"))
+    )
+    return (
+        f'<div class="filters"><label>Nights shown<select id="span">{spans}</select></label>'
+        f'<label>Values<select id="scale">{scales}</select></label></div>'
+    )
+
+
 def legend(arms: Iterable[str]) -> str:
     """Which colour is which arm."""
     entries = "".join(

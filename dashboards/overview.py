@@ -8,8 +8,9 @@ from datetime import date
 
 from dashboards.frame import page, word
 from dashboards.markup import details, items, text
-from dashboards.site import ScenarioView, Site, shown_number
+from dashboards.site import ScenarioView, Site, long_label, shown_number
 from dashboards.tables import Column, table
+from harness.pairs import Metric
 from harness.report import Report
 from harness.store import StoredRun
 from harness.trend import STALE_DAYS, Series, Status, Told, headline, night_of
@@ -190,7 +191,7 @@ def _primary(view: ScenarioView, host: str) -> str:
         for one in view.current(metric)
         if one.key.row.level == level and one.key.host == host
     ]
-    return f"{text(metric)} at {text(level.label)}: " + (", ".join(shown) or "–")
+    return f"{text(long_label(Metric.of(metric)))} at {text(level.label)}: " + (", ".join(shown) or "–")
 
 
 def _set_aside(site: Site) -> str:

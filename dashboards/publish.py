@@ -20,6 +20,7 @@ from dashboards.site_run import site_run
 from harness.archive import Kept
 from harness.errors import StoreError
 from harness.store import rows_path
+from harness.summary import TIE
 
 MARK = ".mtpbench-site"  # in every site: only such a folder is replaced
 Watch = Callable[[str, int, int], None]  # what, done, of
@@ -53,7 +54,7 @@ def _assets(site: Site, root: Path, cache_dir: Path) -> None:
     for name in ("site.css", "site.js"):
         _write(root / "assets" / name, (resources.files("dashboards") / "assets" / name).read_text(encoding="utf-8"))
     _write(root / "assets" / "vega.js", bundle)
-    content = data.put("metrics", data.metrics_meta(site)) + data.put("specs", specs)
+    content = data.put("metrics", data.metrics_meta(site)) + data.put("tie", TIE) + data.put("specs", specs)
     _write(root / "assets" / "specs.js", content)
     _write(root / ".nojekyll", "")  # GitHub Pages serves the files as they are
     _write(root / MARK, json.dumps({"built": site.built}) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dashboards.frame import figure, legend, page, word
+from dashboards.frame import controls, figure, legend, page, word
 from dashboards.markup import details, items, text
 from dashboards.site import ScenarioView, Site, long_label, recent, shown_number
 from dashboards.tables import Column, table
@@ -13,7 +13,6 @@ from harness.pairs import Metric, RowKey
 from harness.trend import Status, Told
 from harness.trend_report import history
 
-SPANS = (("30", "30 nights"), ("90", "90 nights"), ("", "all nights"))
 # Columns of the table of the last nights.
 _NOW = ("tpot_p50", "ttft_p50", "step_time_p50", "accept_length_mean", "output_throughput")
 
@@ -25,7 +24,8 @@ def scenario_page(site: Site, view: ScenarioView) -> str:
         body += "<p>No night of this scenario has a value that may be used.</p>"
         return page(site, view.name, body + _runs(site, view), depth=1)
     body += _state(site, view)
-    body += f'<h2 id="over-nights">Over nights</h2>{_controls(view)}'
+    body += f'<h2 id="over-nights">Over nights</h2>{controls(relative=True)}{legend(view.arms)}'
+    body += f'<p class="soft small">{_SIGNS}</p>'
     first, *others = _ordered(site, view)
     body += f'<section id="{first}">{_multiples(site, view, first)}</section>'
     for name in others:
@@ -52,18 +52,10 @@ def _state(site: Site, view: ScenarioView) -> str:
     return f'{sentence}<p class="soft">Rows: {text(told)}. <a href="../index.html#wrong">All findings</a></p>'
 
 
-def _controls(view: ScenarioView) -> str:
-    options = "".join(
-        f'<option value="{value}"{" selected" if value == "90" else ""}>{title}</option>' for value, title in SPANS
-    )
-    return (
-        f'<div class="filters"><label>Nights shown<select id="span">{options}</select></label><label>Values'
-        '<select id="scale"><option value="relative">in % off the row\'s median</option>'
-        '<option value="values">as they are</option></select></label></div>'
-        f"{legend(view.arms)}"
-        '<p class="soft small">Triangle: a change of level. Dashed line: the environment changed. Shaded: where nine '
-        "of ten nights lie if nothing changes (A/A launches). Cross: a night in quarantine, which judges nothing.</p>"
-    )
+_SIGNS = (
+    "Triangle: a change of level. Dashed line: the environment changed. Shaded: where nine of ten nights lie if nothing "
+    "changes (A/A launches). ✕: a night in quarantine, which judges nothing and is drawn at the edge."
+)
 
 
 def _ordered(site: Site, view: ScenarioView) -> list[str]:
@@ -119,25 +111,40 @@ def _brief(one: Told) -> str:
 def _changes(view: ScenarioView) -> str:
     """Everything that the trend says, and every change of the environment, in words."""
     told = sorted(view.told, key=lambda one: one.status is Status.MOVED)
-    rows = [
-        {
-            "row": text(one.series.key.row), "host": text(one.series.key.host), "change": text(line),
-            "now": f"{word(one.verdict.value)} {text(one.status.value)}" + (f": {text(one.excused)}" if one.excused else ""),
-        }
-        for one in told
-        for change, line in zip(one.changes, history(one), strict=True)
-        if not change.withdrawn
-    ]  # fmt: skip
-    columns = [Column("row", "row"), Column("host", "host"), Column("change", "change"), Column("now", "row now")]
+    columns = [Column("night", "night"), Column("host", "host"), Column("rows", "rows"), Column("change", "change"),
+               Column("now", "now")]  # fmt: skip
     events = [{"day": str(event.day), "words": text(event.words)} for event in reversed(view.events)]
     of_events = [Column("day", "night"), Column("words", "what was another than the night before")]
     notes = list(dict.fromkeys(note for one in told for note in one.series.notes))
     return (
-        f'<h2 id="changes">Changes</h2>{table("changes-table", "Changes of level, confirmed or open", columns, rows)}'
-        f"{_withdrawn(told)}"
+        '<h2 id="changes">Changes</h2>'
+        f"{table('changes-table', 'Changes of level, confirmed or open', columns, _standing(told))}{_withdrawn(told)}"
         f"<h3>Environment</h3>{table('events-table', 'Changes of the environment', of_events, events)}"
         + (f"<h3>Notes</h3>{items(notes)}" if notes else "")
     )
+
+
+def _standing(told: Sequence[Told]) -> list[dict[str, str]]:
+    """A line for all rows of an arm that changed on one night and are alike now."""
+    groups: dict[tuple[object, ...], list[tuple[Told, float, str]]] = {}
+    for one in told:
+        for change, line in zip(one.changes, history(one), strict=True):
+            if not change.withdrawn:
+                day, key = one.series.nights[change.start].day, one.series.key
+                place = (day, key.host, key.row.arm, one.status, one.excused, change.worse)
+                groups.setdefault(place, []).append((one, 100 * one.series.metric.change(change.delta), line))
+    out = []
+    for (day, host, arm, status, excused, worse), found in groups.items():
+        moved = [percent for _, percent, _ in found]
+        change = found[0][2].partition(": ")[2] if len(found) == 1 else f"{min(moved):+.1f} to {max(moved):+.1f} %"
+        rows = str(found[0][0].series.key.row) if len(found) == 1 else f"{len(found)} rows of {arm}"
+        listed = [str(one.series.key.row) for one, _, _ in found]
+        out.append({
+            "night": str(day), "host": text(host), "change": text(f"{'worse' if worse else 'better'}: {change}"),
+            "rows": text(rows) + (details("which", items(listed)) if len(found) > 1 else ""),
+            "now": text(f"{status.value}{f': {excused}' if excused else ''}"),
+        })  # fmt: skip
+    return out
 
 
 def _withdrawn(told: Sequence[Told]) -> str:
@@ -182,6 +189,7 @@ def now_table(site: Site, view: ScenarioView, groups: Sequence[tuple[int, LoadLe
     names = [name for name in _NOW if name in site.shown]
     current = {(one.key.row.metric, one.key.row.tp, one.key.row.level, one.key.row.arm): one
                for name in names for one in view.current(name)}  # fmt: skip
+    last = max(one.nights[-1].day for one in view.series)
     rows = []
     for tp, level in groups:
         for arm in view.arms:
@@ -192,16 +200,14 @@ def now_table(site: Site, view: ScenarioView, groups: Sequence[tuple[int, LoadLe
                     now = recent(one, told.get(one.key))
                     half = 50 * (now.high - now.low) / now.value
                     spread = f" ± {half:.1f} %" if now.nights > 1 else ""
-                    old = f" <strong class=STALE>({one.nights[-1].day})</strong>" if _old(view, one.nights[-1].day) else ""
-                    cells[name] = f"{shown_number(now.value, one.metric)}{spread}{old}"
+                    cells[name] = f"{shown_number(now.value, one.metric)}{spread}"
+                    day = one.nights[-1].day
+                    cells["night"] = str(day) if day == last else f'<strong class="STALE">{day}</strong>'
             rows.append(cells)
     columns = [Column("load", "load"), Column("arm", "arm")]
-    columns += [Column(name, long_label(Metric.of(name)), True) for name in names]
-    return table("now-table", "The last nights: mean, and half its 90 % interval", columns, rows)
-
-
-def _old(view: ScenarioView, day: object) -> bool:
-    return day != max(one.nights[-1].day for one in view.series)
+    columns += [Column(name, long_label(Metric.of(name)), True) for name in names] + [Column("night", "last night")]
+    name = f"now-{view.file}"
+    return table(name, "The last nights: mean, and half its 90 % interval", columns, rows, tight=True)
 
 
 def _runs(site: Site, view: ScenarioView) -> str:

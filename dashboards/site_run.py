@@ -28,7 +28,7 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     banner = ""
     if run.quarantine:
         banner += f'<p class="banner bad">In quarantine, judges nothing: {text(run.quarantine)}</p>'
-    if run.environment.get("simulated"):
+    if run.environment.get("simulated") and not site.only_simulated:
         banner += f'<p class="banner">This run is SIMULATED: {text(run.environment["simulated"])}</p>'
     view = next((v for v in site.scenarios if any(one is kept for one in v.runs)), None)
     up = f'<a href="../scenario/{text(view.file)}.html">{text(run.scenario.name)}</a>' if view else text(run.scenario.name)
@@ -44,7 +44,7 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     body += (
         f"<h2>Evidence</h2>{_evidence(kept)}"
         f"<h2>Findings</h2>{_findings(kept, report)}"
-        f"<h2>Sweep</h2>{legend(run.scenario.arms)}{_figures(report, name)}{sweep_table(report)}"
+        f"<h2>Sweep</h2>{legend(run.scenario.arms)}{_figures(report, name)}<div class='tight'>{sweep_table(report)}</div>"
         f"<h2>Servers</h2>{_servers(kept)}"
         f"<h2>Fingerprint</h2>{_fingerprint(kept)}"
         f"<h2>Downloads</h2>{_downloads(kept, files)}"
@@ -104,12 +104,16 @@ def _evidence_row(launch: LaunchRecord, entry: dict[str, object]) -> str:
         return ", ".join(map(str, value)) if isinstance(value, list) and value else "–"
 
     wrong = [finding for finding in launch.findings if finding.code.startswith(("evidence", "verify", "beyond"))]
-    said = "; ".join(f.message for f in wrong) or (str(entry.get("error") or "as asked") if entry else "nothing written")
+    said = "; ".join(f.message for f in wrong) or (str(entry.get("error") or "as asked") if entry else _unwritten(launch))
     kind = "INVALID" if any(f.invalid for f in wrong) or "error" in entry else "OK" if entry else "MISSING"
     cells = (entry.get("rank", "–"), launch.verify, counts("served"), counts("passed"), listed("bodies"),
              entry.get("kernel_hash", "–"))  # fmt: skip
     inner = "".join(f"<td>{text(cell)}</td>" for cell in cells)
     return f'<tr><th scope="row">{text(launch.slug)}</th>{inner}<td><span class="{kind}">{text(said)}</span></td></tr>'
+
+
+def _unwritten(launch: LaunchRecord) -> str:
+    return "nothing written" if launch.status == "ready" else f"never ready: {launch.status}"
 
 
 def _findings(kept: Kept, report: Report) -> str:

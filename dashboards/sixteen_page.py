@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.frame import figure, legend, page
+from dashboards.frame import controls, figure, legend, page
 from dashboards.markup import text
 from dashboards.scenario_page import nights_figure, now_table
 from dashboards.site import ScenarioView, Site, long_label
@@ -21,6 +21,7 @@ def sixteen_page(site: Site) -> str:
         "<p>TPOT is step time divided by accept length, exactly. An arm loses either because its steps got longer or "
         "because fewer drafted tokens are accepted; both are below.</p>"
     )
+    body += controls(relative=False) if views else ""
     if not views:
         body += "<p>No stored scenario is measured at concurrency 16.</p>"
     for view in views:
@@ -30,12 +31,10 @@ def sixteen_page(site: Site) -> str:
 
 def _of_scenario(site: Site, view: ScenarioView) -> str:
     groups = [(tp, level) for tp, level in view.groups if level.concurrency in LEVELS]
-    options = '<option value="30">30 nights</option><option value="90" selected>90 nights</option><option value="">all</option>'
     figures = "".join(nights_figure(view, Metric.of("tpot_p50"), tp, level) for tp, level in groups)
     return (
         f'<h2>{text(view.name)}</h2><p>{text(view.question)} <a href="scenario/{text(view.file)}.html">All of it</a></p>'
-        f'<div class="filters"><label>Nights shown<select id="span">{options}</select></label></div>'
-        f'{legend(view.arms)}<div class="charts">{figures}</div>'
+        f'{legend(view.arms)}<div class="charts three">{figures}</div>'
         f"<h3>TPOT and its two parts</h3>{_parts(view, groups)}{now_table(site, view, groups)}"
     )
 

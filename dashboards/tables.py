@@ -33,8 +33,9 @@ def table(
     rows: Sequence[Mapping[str, str]],
     *,
     spanners: Mapping[str, Sequence[str]] = {},
+    tight: bool = False,
 ) -> str:
-    """Rows of safe HTML as a table whose first column heads its rows. `name`: its id in the page."""
+    """Rows of safe HTML as a table whose first column heads its rows. `name`: its id; `tight`: cells are one line."""
     if not rows:
         return f'<p class="soft">{text(caption)}: none.</p>'
     first, keys = columns[0], [column.key for column in columns]
@@ -53,4 +54,5 @@ def table(
     found = re.search(r"<table.*</table>", page, re.DOTALL)
     assert found is not None, "great_tables makes a table"
     body = found[0].replace(">", f"><caption>{text(caption)}</caption>", 1)
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">{body}</div>'
+    kind = "scroll tight" if tight else "scroll"
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{text(caption)}">{body}</div>'

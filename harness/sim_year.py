@@ -197,14 +197,14 @@ def _head(root: Path, scenario: Scenario, seed: int, age: int, day: date, hour: 
         "rocm": "7.2.0" if age <= SWAP else "7.0.2",
         "mtpbench": "0.1.0",
         "commit": _commit(age),
-        "kernel_hash": hashlib.sha256(_kernel(age).encode()).hexdigest()[:16],
+        "kernel_hash": _kernel(age),
         "gpus": [{"name": "AMD Instinct MI355X (simulated)", "driver": "6.16.6"}],
     }
     return StoredRun(path, path.name, f"{day}T{hour}:00:00+00:00", scenario, environment, (), (), ())
 
 
 def _kernel(age: int) -> str:
-    return "slower" if age <= SLOWER else "as before"
+    return hashlib.sha256(b"slower" if age <= SLOWER else b"as before").hexdigest()[:16]
 
 
 def _commit(age: int) -> str:
@@ -219,7 +219,7 @@ def _launch(arm: str, number: int, age: int, day: date) -> LaunchRecord:
     calls = {"captured": 0 if unproven else 24}
     evidence = {
         "evidence_version": 1, "simulated": True, "arm": verify, "rank": 0, "world_size": 1, "kernel_hash": _kernel(age),
-        "served": calls if verify != "upstream" else {}, "passed": {"upstream": 24} if verify == "upstream" else {},
+        "served": calls if verify != "upstream" else {}, "passed": {"upstream": 24} if verify == "upstream" else {"simulated": 24} if unproven else {},
         "captured_batches": [1, 2, 4, 8, 16, 32, 64, 128], "query_lengths": [4], "bodies": [verify],
     }  # fmt: skip
     finding = Finding("verify_rejected", "rank 0: the in-tree kernel served no call (simulated)", invalid=True)

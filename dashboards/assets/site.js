@@ -41,7 +41,7 @@ const mtpbench = (() => {
         load("nights:" + asks.scenario, `data/scenario/${asks.scenario}/nights.js`),
         load(`nights:${asks.scenario}:${asks.metric}`, `data/scenario/${asks.scenario}/${asks.metric}.js`),
       ]);
-      const last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 90);
+      const last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 0);
       const first = Math.max(stamp(site.days[0]), span ? last - (span - 1) * DAY : 0);
       const relative = document.querySelector("#scale")?.value === "relative", say = (value) => `${number(value)} ${data.unit}`;
       const series = data.series.filter((s) => s.tp === Number(asks.tp) && s.level === asks.level);
@@ -85,7 +85,7 @@ const mtpbench = (() => {
         .map(([day, of]) => [day, ...arms.map((arm) => number(of[arm]))]);
       return {
         datasets: { nights, bands, marks, odd, events },
-        tokens: { __FROM__: first, __TO__: last, __UNIT__: relative ? "% off the row's median" : data.unit },
+        tokens: { __FROM__: first, __TO__: last, __UNIT__: relative ? "% off its median" : data.unit },
         table: { head: ["night", ...arms.map((arm) => `${arm}, ${data.unit}`)], rows },
         name: `${asks.scenario}-${asks.metric}-tp${asks.tp}-${asks.level}`,
       };
@@ -158,7 +158,7 @@ const mtpbench = (() => {
     }
     const filled = JSON.parse(json);
     filled.datasets = made.datasets;
-    filled.layer = filled.layer.filter((layer) => made.datasets[layer.data.name].length);
+    filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
     filled.description = description;
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
@@ -347,7 +347,7 @@ const mtpbench = (() => {
   }
 
   function side(a, b, metric, holder) {
-    const { label, unit, higher } = meta(metric);
+    const { label, unit, higher } = meta(metric), tie = kept.get("tie");
     const key = (l) => `${l.tp} ${l.label} ${l.arm}`, other = new Map(b.lines.map((l) => [key(l), l]));
     const mine = new Set(a.lines.map(key));
     const lines = [...a.lines, ...b.lines.filter((l) => !mine.has(key(l)))];
@@ -356,12 +356,12 @@ const mtpbench = (() => {
       const [x, y] = [byKey.get(key(l)), other.get(key(l))].map((line, n) => line && named(n ? b : a, line)[metric]);
       const ratio = x && y && x[0] ? y[0] / x[0] : null;
       const word = ratio === null ? (x ? "missing in B" : y ? "missing in A" : "in neither")
-        : Math.abs(ratio - 1) < 0.005 ? "about equal" : (ratio > 1) === higher ? "B is better" : "B is worse";
+        : Math.abs(ratio - 1) < tie ? "about equal" : (ratio > 1) === higher ? "B is better" : "B is worse";
       const range = (v) => v ? number(v[0]) + (v[4] > 1 ? ` [${number(v[1])}–${number(v[2])}]` : "") : "–";
       return [`${l.arm}`, `TP${l.tp}, ${l.label}`, range(x), range(y), ratio === null ? "–" : percent(ratio), word];
     }).filter((row) => row[5] !== "in neither");
     holder.replaceChildren(tableOf(["arm", "load", `A, ${unit}`, `B, ${unit}`, "change", "in words"], rows,
-      `${label}, B against A; in brackets the lowest and highest launch`));
+      `${label}, B against A; in brackets the lowest and highest launch; less than ${100 * tie} % apart is about equal`));
     const grid = element("div", "", { class: "charts" });
     const arms = [...new Set(lines.map((l) => `${l.tp}|${l.arm}`))];
     for (const place of arms) {
