@@ -207,7 +207,8 @@ def _nights() -> Any:
 
 
 def _load(scale: Literal["log", "linear"]) -> Any:
-    """A metric over load, in a closed or an open loop: `points` (series, colour, dash, load, label, value, low, high over launches)."""
+    """A metric over load, in a closed or an open loop: `points` (series, colour, dash, load, label, value, low, high
+    over launches)."""
     x = alt.X(
         "load:Q",
         title="concurrency" if scale == "log" else "requests a second",
@@ -230,7 +231,9 @@ def _points() -> Any:
     base = alt.Chart(alt.NamedData("points")).encode(color=_as_given(), detail="series:N")
     line = base.mark_line(aria=False).encode(x=x, y=y, order=alt.Order("load:Q"))
     dots = base.mark_circle(size=45, opacity=1, aria=False).encode(
-        x=x, y=y, tooltip=[*_of_point("y", "__UNIT__"), alt.Tooltip("x:Q", title="tokens/s for one user", format=".4~g")]
+        x=x,
+        y=y,
+        tooltip=[*_of_point("y", "__UNIT__"), alt.Tooltip("x:Q", title="tokens/s for one user", format=".4~g")],
     )
     across = base.mark_rule(strokeWidth=2, opacity=0.6, aria=False).encode(x=alt.X("xlow:Q"), x2="xhigh:Q", y=y)
     along = base.mark_rule(strokeWidth=2, opacity=0.6, aria=False).encode(x=x, y=alt.Y("ylow:Q"), y2="yhigh:Q")

@@ -61,6 +61,7 @@ def scenario_metric(site: Site, view: ScenarioView, name: str) -> str:
     factor, unit = shown_unit(metric)
     colour = colours(view.arms)
     told = {one.series.key: one for one in view.told}
+    why = {one.run.path: one.run.quarantine for one in view.runs}
     quarantined = [
         {
             "arm": one.key.row.arm,
@@ -68,7 +69,7 @@ def scenario_metric(site: Site, view: ScenarioView, name: str) -> str:
             "level": one.key.row.level.label,
             "day": str(night.day),
             "value": _short(night.value * factor),
-            "why": night.run.quarantine,
+            "why": why[night.run.path],
         }
         for one in view.quarantined
         if one.key.row.metric == name
@@ -117,7 +118,9 @@ def _changes(one: Series, told: Told | None, factor: float) -> list[dict[str, An
     ]
 
 
-def _bands(site: Site, one: Series, told: Told | None, factor: float) -> list[tuple[str, str, float | None, float | None]]:
+def _bands(
+    site: Site, one: Series, told: Told | None, factor: float
+) -> list[tuple[str, str, float | None, float | None]]:
     """(first night, last night, low, high): where nine of ten nights lie between two changes if nothing changes.
 
     An A/A delta is the difference of two launches, so one launch has half its variance; a night is the mean of some.
@@ -252,7 +255,9 @@ def nights_csv(view: ScenarioView) -> str:
             place = (night.day, one.key.host, row.arm, row.tp, row.level.label, night.commit[:12])
             table.setdefault(place, {})[row.metric] = _short(night.value)
     head: Sequence[object] = ("night", "host", "arm", "tp", "load", "commit", *names)
-    return to_csv([head, *([*place, *(of.get(name) for name in names)] for place, of in sorted(table.items(), key=str))])
+    return to_csv(
+        [head, *([*place, *(of.get(name) for name in names)] for place, of in sorted(table.items(), key=str))]
+    )
 
 
 def lines_csv(lines: Sequence[Line]) -> str:

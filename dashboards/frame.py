@@ -43,10 +43,10 @@ def _simulated(site: Site) -> str:
     if not site.simulated:
         return ""
     if site.only_simulated:
-        return '<p class="banner">SIMULATED: every number on this page was drawn at random. Nothing was measured.</p>'
+        return '<p class="banner">SIMULATED: every number here comes from a simulation. Nothing was measured.</p>'
     return (
-        f'<p class="banner">{len(site.simulated)} of {len(site.archive.kept)} runs are SIMULATED: their numbers were '
-        "drawn at random. Each says so.</p>"
+        f'<p class="banner">{len(site.simulated)} of {len(site.archive.kept)} runs are SIMULATED: nothing was '
+        "measured. Each says so, and none judges.</p>"
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 
 from dashboards.frame import page, word
-from dashboards.markup import details, items, text
+from dashboards.markup import details, grid, items, line, text
 from dashboards.site import ScenarioView, Site, long_label, shown_number
 from dashboards.tables import Column, table
+from harness.archive import is_simulated
 from harness.pairs import Metric
 from harness.report import Report
 from harness.store import StoredRun
@@ -66,7 +67,8 @@ def _of_rows(site: Site) -> list[Finding]:
         if first.status in (Status.MISSING, Status.STALE) and len(rows) > 1:
             key, what = first.series.key, first.status.value
             why = "its scenario still runs" if first.status is Status.MISSING else "nothing was measured since"
-            sentence = f"{key.row.arm} is {what} since {first.since} in {len(rows)} rows of {key.scenario} on {key.host}: {why}."
+            place = f"{len(rows)} rows of {key.scenario} on {key.host}"
+            sentence = f"{key.row.arm} is {what} since {first.since} in {place}: {why}."
         out.append(Finding(first.verdict.value, sentence, tuple(rows), _scenario_page(site, first)))
     return out
 
@@ -88,8 +90,8 @@ def _last_nights(view: ScenarioView) -> list[StoredRun]:
 
 def _lost_arms(report: Report) -> str:
     by_arm: dict[str, list[bool]] = {}
-    for line in report.lines:
-        by_arm.setdefault(line.arm, []).append(bool(line.values))
+    for of in report.lines:
+        by_arm.setdefault(of.arm, []).append(bool(of.values))
     lost = [arm for arm, present in by_arm.items() if not any(present)]
     return f"; no value at all of {', '.join(lost)}" if lost else ""
 
@@ -134,7 +136,7 @@ def _card(one: Finding) -> str:
     rows = [row.sentence for row in one.rows]
     out = f'<p>{word(one.word)}</p><p class="what">{text(one.sentence)}</p>'
     more = details(f"{len(rows)} rows", items(rows)) if len(rows) > 1 else ""
-    changes = [f"{row.series.key.row}: {line}" for row in one.rows[:1] for line in history(row)]
+    changes = [f"{row.series.key.row}: {told}" for row in one.rows[:1] for told in history(row)]
     more += details("Its history", items(changes)) if changes else ""
     out += f'<div class="folded">{more}</div>' if more else ""
     command = next((row.command for row in one.rows if row.command), "")
@@ -157,7 +159,7 @@ def _nights(site: Site) -> str:
                 age = f'<strong class="ALERT">{age}</strong>'
             rows.append({
                 "scenario": f'<a href="scenario/{text(view.file)}.html">{text(view.name)}</a>',
-                "host": text(_host(run)) + (" <span class=soft>(moved on)</span>" if moved else ""),
+                "host": text(_host(run)) + (" (moved on)" if moved else ""),
                 "night": age,
                 "run": _headline(report),
                 "rows": "moved on" if moved else word(_worst(view, _host(run))),
@@ -200,7 +202,8 @@ def _set_aside(site: Site) -> str:
     out = ""
     if aside:
         entries = "".join(
-            f'<li><a href="{text(site.page_of(run))}">{text(run.id)}</a>, {text(_host(run))}: {text(run.quarantine)}</li>'
+            f'<li><a href="{text(site.page_of(run))}">{text(run.id)}</a>, {text(_host(run))}: '
+            f"{text(run.quarantine)}</li>"
             for run in reversed(aside)
         )
         out += f"<h2>In quarantine: {len(aside)} runs that judge nothing</h2><ul>{entries}</ul>"
@@ -222,7 +225,7 @@ def _accepted(site: Site) -> str:
         place += [f"load {entry.level:g}"] if entry.level else []
         rows.append({
             "what": text(", ".join(place)), "bound": f"{100 * entry.bound:g} %", "owner": text(entry.owner),
-            "until": f"<strong class=ALERT>LAPSED {entry.expires}</strong>" if lapsed else str(entry.expires),
+            "until": f'<strong class="ALERT">LAPSED {entry.expires}</strong>' if lapsed else str(entry.expires),
             "reason": text(entry.reason), "now": text("; ".join(t.sentence.partition(":")[0] for t in now) or "no row"),
         })  # fmt: skip
     columns = [
@@ -266,13 +269,9 @@ def _series(site: Site) -> str:
         },
     )
     head = ("row", "status", "value", "change", "last 45 nights", "last night", "nights", "host")
-    titles = "".join(f'<th scope="col">{title}</th>' for title in head)
+    caption = "Worst first. Change: against the level before, where one is told."
     body = "".join(_series_row(site, one) for one in site.told)
-    return (
-        f"{form}<div class=scroll tabindex=0 role=region aria-label='Every row'><table class=wide>"
-        "<caption>Worst first. Change: against the level before, where one is told.</caption>"
-        f"<thead><tr>{titles}</tr></thead><tbody id=series-rows>{body}</tbody></table></div>"
-    )
+    return form + grid(caption, head, body, name="series-rows", wide=True)
 
 
 def _series_row(site: Site, one: Told) -> str:
@@ -283,14 +282,17 @@ def _series_row(site: Site, one: Told) -> str:
     name = f"{metric.label} at {row.level.label}, {row.arm}, TP{row.tp}"
     asks = {"status": one.status.value, "scenario": key.scenario, "metric": row.metric, "arm": row.arm,
             "load": row.level.label}  # fmt: skip
-    data = "".join(f' data-{name}="{text(value)}"' for name, value in asks.items())
-    return (
-        f'<tr{data}><th scope=row><a href="{text(_scenario_page(site, one))}">{text(name)}</a></th>'
-        f'<td><span class="word {one.status.value.upper()}">{status}</span></td>'
-        f"<td class=right>{shown_number(last.value, metric)}</td><td>{text(delta)}</td>"
-        f"<td>{_spark(one.series)}</td><td>{last.day}</td><td class=right>{len(one.series.nights)}</td>"
-        f"<td>{text(key.host)}</td></tr>"
+    cells = (
+        f'<a href="{text(_scenario_page(site, one))}">{text(name)}</a>',
+        f'<span class="word {one.status.value.upper()}">{status}</span>',
+        shown_number(last.value, metric),
+        text(delta),
+        _spark(one.series),
+        str(last.day),
+        str(len(one.series.nights)),
+        text(key.host),
     )
+    return line(cells, right=(2, 6), data=asks)
 
 
 def _spark(series: Series) -> str:
@@ -299,12 +301,13 @@ def _spark(series: Series) -> str:
     values, first = [night.value for night in nights], nights[0].day
     low, span, days = min(values), max(values) - min(values) or 1.0, max(1, (nights[-1].day - first).days)
     points = [
-        f"{108 * (night.day - first).days / days + 1:.0f} {20 - 18 * (night.value - low) / span:.1f}" for night in nights
+        f"{108 * (night.day - first).days / days + 1:.0f} {20 - 18 * (night.value - low) / span:.1f}"
+        for night in nights
     ]
     x, y = points[-1].split()
     return (
-        f'<svg class=spark viewBox="0 0 110 22" aria-hidden=true><path d="M{"L".join(points)}"/>'
-        f"<circle cx={x} cy={y} r=2 /></svg>"
+        f'<svg class="spark" viewBox="0 0 110 22" aria-hidden="true"><path d="M{"L".join(points)}"/>'
+        f'<circle cx="{x}" cy="{y}" r="2"/></svg>'
     )
 
 
@@ -314,9 +317,9 @@ def _filters(rows: str, label: str, choices: dict[str, tuple[str, Iterable[str]]
         options = "".join(_option(value) for value in dict.fromkeys(values))
         selects += f'<label>{text(title)}<select name="{name}"><option value="">all</option>{options}</select></label>'
     return (
-        f'<form class=filters role=search data-rows="{rows}" aria-label="{text(label)}"><label>{text(label)}'
-        f'<input type=search name=words autocomplete=off></label>{selects}<button type=reset>Clear</button>'
-        "<span role=status class=soft></span></form>"
+        f'<form class="filters" role="search" data-rows="{rows}" aria-label="{text(label)}"><label>{text(label)}'
+        f'<input type="search" name="words" autocomplete="off"></label>{selects}<button type="reset">Clear</button>'
+        '<span role="status" class="soft"></span></form>'
     )
 
 
@@ -344,27 +347,25 @@ def runs(site: Site) -> str:
         run, file = one.run, site.page_of(one.run)
         name = file.removeprefix("run/").removesuffix(".html")
         asks = {"scenario": run.scenario.name, "host": _host(run), "state": _state(site, run)}
-        data = "".join(f' data-{key}="{text(value)}"' for key, value in asks.items())
         kind = {"aa": "A/A", "ab": "A/B"}.get(one.session.kind, "") if one.session else ""
-        pick = "".join(
-            f'<td><input type=radio name={side} value="{text(name)}" aria-label="{text(f"{run.id} as {side.upper()}")}"></td>'
+        said = f"{kind} {_headline(site.reports[run.id])}"
+        said += ' <strong class="ALERT">quarantined</strong>' if run.quarantine else ""
+        said += ' <strong class="ALERT">SIMULATED</strong>' if is_simulated(run) else ""
+        pick = [
+            f'<input type="radio" name="{side}" value="{text(name)}" aria-label="{text(run.id)} as {side.upper()}">'
             for side in ("a", "b")
-        )
-        body += (
-            f'<tr{data}>{pick}<th scope=row><a href="{text(file)}">{text(run.id)}</a></th><td>{text(run.scenario.name)}</td>'
-            f"<td>{text(_host(run))}</td><td>{text(run.created_at[:16])}</td><td>{kind} {_headline(site.reports[run.id])}"
-            f"{' <strong class=ALERT>quarantined</strong>' if run.quarantine else ''}</td></tr>"
-        )
+        ]
+        shown = (f'<a href="{text(file)}">{text(run.id)}</a>', text(run.scenario.name), text(_host(run)),
+                 text(run.created_at[:16]), said)  # fmt: skip
+        body += line([*pick, *shown], head=2, data=asks)
     heads = ("A", "B", "run", "scenario", "host", "begun", "what it is")
-    titles = "".join(f'<th scope="col">{title}</th>' for title in heads)
     return page(
         site,
         "Runs",
         "<h1>Every stored run, newest first</h1>"
         "<p>Open one, or choose A and B and compare them. Two single runs tell less than a paired A/B.</p>"
         f'{form}<form action="compare.html"><button>Compare A and B</button>'
-        "<div class=scroll tabindex=0 role=region aria-label='Runs'><table class=wide><caption>Runs</caption>"
-        f"<thead><tr>{titles}</tr></thead><tbody id=run-rows>{body}</tbody></table></div></form>",
+        f"{grid('Runs', heads, body, name='run-rows', wide=True)}</form>",
         here="runs.html",
     )
 

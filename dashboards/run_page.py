@@ -128,7 +128,5 @@ def _launches(run: StoredRun) -> str:
             "GPUs": launch.gpus,
         }
         summary = f"{launch.slug}: {launch.status}, {launch.ready_seconds:.1f} s to ready"
-        out += (
-            f"<details><summary>{text(summary)}</summary><pre>{text(json.dumps(details, indent=1))}</pre></details>"
-        )
+        out += f"<details><summary>{text(summary)}</summary><pre>{text(json.dumps(details, indent=1))}</pre></details>"
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 from dashboards.frame import controls, figure, legend, page, word
 from dashboards.markup import details, items, text
@@ -47,14 +48,16 @@ def _state(site: Site, view: ScenarioView) -> str:
     told = ", ".join(f"{n} {status}" for status, n in counts.items())
     worst = wrong[0] if wrong else None
     sentence = (
-        f"<p>{word(worst.verdict.value)} {text(worst.sentence)}</p>" if worst else f"<p>{word('PASS')} No row is wrong.</p>"
+        f"<p>{word(worst.verdict.value)} {text(worst.sentence)}</p>"
+        if worst
+        else f"<p>{word('PASS')} No row is wrong.</p>"
     )
     return f'{sentence}<p class="soft">Rows: {text(told)}. <a href="../index.html#wrong">All findings</a></p>'
 
 
 _SIGNS = (
-    "Triangle: a change of level. Dashed line: the environment changed. Shaded: where nine of ten nights lie if nothing "
-    "changes (A/A launches). ✕: a night in quarantine, which judges nothing and is drawn at the edge."
+    "Triangle: a change of level. Dashed line: the environment changed. Shaded: where nine of ten nights lie if "
+    "nothing changes (A/A launches). ✕: a night in quarantine, which judges nothing and is drawn at the edge."
 )
 
 
@@ -126,7 +129,7 @@ def _changes(view: ScenarioView) -> str:
 
 def _standing(told: Sequence[Told]) -> list[dict[str, str]]:
     """A line for all rows of an arm that changed on one night and are alike now."""
-    groups: dict[tuple[object, ...], list[tuple[Told, float, str]]] = {}
+    groups: dict[tuple[date, str, str, Status, str, bool], list[tuple[Told, float, str]]] = {}
     for one in told:
         for change, line in zip(one.changes, history(one), strict=True):
             if not change.withdrawn:
@@ -136,11 +139,11 @@ def _standing(told: Sequence[Told]) -> list[dict[str, str]]:
     out = []
     for (day, host, arm, status, excused, worse), found in groups.items():
         moved = [percent for _, percent, _ in found]
-        change = found[0][2].partition(": ")[2] if len(found) == 1 else f"{min(moved):+.1f} to {max(moved):+.1f} %"
+        size = found[0][2].partition(": ")[2] if len(found) == 1 else f"{min(moved):+.1f} to {max(moved):+.1f} %"
         rows = str(found[0][0].series.key.row) if len(found) == 1 else f"{len(found)} rows of {arm}"
         listed = [str(one.series.key.row) for one, _, _ in found]
         out.append({
-            "night": str(day), "host": text(host), "change": text(f"{'worse' if worse else 'better'}: {change}"),
+            "night": str(day), "host": text(host), "change": text(f"{'worse' if worse else 'better'}: {size}"),
             "rows": text(rows) + (details("which", items(listed)) if len(found) > 1 else ""),
             "now": text(f"{status.value}{f': {excused}' if excused else ''}"),
         })  # fmt: skip
@@ -172,10 +175,14 @@ def _now(site: Site, view: ScenarioView) -> str:
         for length in lengths:
             place = f"TP{tp}" + (f", {length} tokens in" if length else "")
             asks = {"key": key, "file": file, "tp": tp, "input": length}
-            figures += figure(f"Throughput against interactivity, {place}", "", spec="frontier", metric=throughput, **asks)
+            figures += figure(
+                f"Throughput against interactivity, {place}", "", spec="frontier", metric=throughput, **asks
+            )
             for name in ("tpot_p50", "step_time_p50", "accept_length_mean"):
                 if any(one.key.row.metric == name for one in view.series):
-                    figures += figure(f"{long_label(Metric.of(name))} over load, {place}", "", spec="load", metric=name, **asks)
+                    figures += figure(
+                        f"{long_label(Metric.of(name))} over load, {place}", "", spec="load", metric=name, **asks
+                    )
     return (
         '<h2 id="now">Now</h2><p class="soft">Means over the last nights, seven at most and none from before the last '
         "confirmed change; bars are 90 % t intervals over nights.</p>"
@@ -215,4 +222,6 @@ def _runs(site: Site, view: ScenarioView) -> str:
         f'<li><a href="../{text(site.page_of(one.run))}">{text(one.run.id)}</a></li>'
         for one in list(reversed(view.runs))[:14]
     )
-    return f"<h2>Last runs</h2><ul>{entries}</ul><p><a href='../runs.html?scenario={text(view.name)}'>All of them</a></p>"
+    return (
+        f"<h2>Last runs</h2><ul>{entries}</ul><p><a href='../runs.html?scenario={text(view.name)}'>All of them</a></p>"
+    )

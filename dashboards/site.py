@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dashboards.markup import slug
 from harness import stats, trend
-from harness.archive import Archive, Kept
+from harness.archive import Archive, Kept, is_simulated
 from harness.comparable import differences, facts
 from harness.errors import MtpbenchError
 from harness.floor import Floors, pooled
@@ -74,7 +74,7 @@ class ScenarioView:
 
     @property
     def nightly(self) -> list[StoredRun]:
-        return [one.run for one in self.runs if one.nightly]
+        return [one.run for one in self.runs if one.session is None and not one.run.quarantine]
 
     @property
     def newest(self) -> StoredRun:
@@ -125,7 +125,7 @@ class ScenarioView:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """What changed between consecutive nights: versions, kernel, driver, host, scenario. Commits change too often."""
+        """What changed between consecutive nights: versions, kernel, driver, host. Commits change too often."""
         out, before = [], None
         for run in self.nightly:
             now = facts(run, run.scenario.baseline_arm)
@@ -164,7 +164,7 @@ class Site:
     @property
     def simulated(self) -> list[str]:
         """Runs that say they are simulated."""
-        return [one.run.id for one in self.archive.kept if one.run.environment.get("simulated")]
+        return [one.run.id for one in self.archive.kept if is_simulated(one.run)]
 
     @property
     def only_simulated(self) -> bool:
@@ -175,7 +175,15 @@ class Site:
 
 
 def gather(
-    archive: Archive, today: date, built: str, ledger: Ledger, judged: Sequence[str], shown: Sequence[str], say: Say
+    archive: Archive,
+    today: date,
+    built: str,
+    ledger: Ledger,
+    judged: Sequence[str] = DEFAULT_METRICS,
+    shown: Sequence[str] = SHOWN,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    say: Say = lambda _: None,
 ) -> Site:
     """Judges and sums up a store. Raises MtpbenchError for an empty one and for unknown metrics."""
     if not archive.kept:
@@ -188,7 +196,7 @@ def gather(
     for name in names:
         Metric.of(name)
     say(f"series of {len(names)} metrics over {len(archive.nightly())} nightly runs")
-    series = trend.build(archive.nightly(), names)
+    series = trend.build(archive.nightly(), names, renamed)
     say(f"change points of {sum(s.key.row.metric in judged for s in series)} series")
     told = trend.tell(
         [one for one in series if one.key.row.metric in judged],
@@ -196,7 +204,8 @@ def gather(
         lambda scenario, key, delta: ledger.excuse(scenario, key, delta, today),
         archive.confirmed_by,
     )
-    odd = trend.build([one.run for one in archive.kept if one.session is None and one.run.quarantine], names)
+    aside = [one.run for one in archive.kept if one.session is None and one.run.quarantine]
+    odd = trend.build([replace(run, quarantine="") for run in aside], names, renamed)  # drawn, never judged
     say(f"reports of {len(archive.kept)} runs")
     reports = {one.run.id: report_of(one.run) for one in archive.kept}
     places = {(s.key.host, s.key.scenario) for s in series}

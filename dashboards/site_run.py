@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from dashboards.frame import figure, legend, page, word
-from dashboards.markup import details, items, slug, text
+from dashboards.markup import details, grid, items, line, slug, text
 from dashboards.run_page import sweep_table
 from dashboards.site import Site
-from harness.archive import Kept
+from harness.archive import Kept, is_simulated
 from harness.comparable import facts
 from harness.evidence import reasons
 from harness.model import Finding, LaunchRecord
@@ -21,6 +21,10 @@ from harness.verdict_report import rows_of, told
 _PANELS = ("tpot_p50", "ttft_p50", "output_throughput", "step_time_p50", "accept_length_mean")
 
 
+_COMPARED = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % interval", "A/A floor", "pairs", "p",
+             "verdict")  # fmt: skip
+
+
 def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     """run/<name>.html; `files`: downloads, relative to the page."""
     run, report = kept.run, site.reports[kept.run.id]
@@ -28,10 +32,14 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     banner = ""
     if run.quarantine:
         banner += f'<p class="banner bad">In quarantine, judges nothing: {text(run.quarantine)}</p>'
-    if run.environment.get("simulated") and not site.only_simulated:
-        banner += f'<p class="banner">This run is SIMULATED: {text(run.environment["simulated"])}</p>'
+    if is_simulated(run) and not site.only_simulated:
+        banner += '<p class="banner">This run is SIMULATED: nothing was measured.</p>'
     view = next((v for v in site.scenarios if any(one is kept for one in v.runs)), None)
-    up = f'<a href="../scenario/{text(view.file)}.html">{text(run.scenario.name)}</a>' if view else text(run.scenario.name)
+    up = (
+        f'<a href="../scenario/{text(view.file)}.html">{text(run.scenario.name)}</a>'
+        if view
+        else text(run.scenario.name)
+    )
     name = slug(run.path.name)
     body = (
         f'{banner}<p class="soft">Run {text(run.id)} of {up}, begun {text(run.created_at)}</p>'
@@ -44,7 +52,8 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     body += (
         f"<h2>Evidence</h2>{_evidence(kept)}"
         f"<h2>Findings</h2>{_findings(kept, report)}"
-        f"<h2>Sweep</h2>{legend(run.scenario.arms)}{_figures(report, name)}<div class='tight'>{sweep_table(report)}</div>"
+        f"<h2>Sweep</h2>{legend(run.scenario.arms)}{_figures(report, name)}"
+        f'<div class="tight">{sweep_table(report)}</div>'
         f"<h2>Servers</h2>{_servers(kept)}"
         f"<h2>Fingerprint</h2>{_fingerprint(kept)}"
         f"<h2>Downloads</h2>{_downloads(kept, files)}"
@@ -57,14 +66,7 @@ def _comparison(kept: Kept) -> str:
     assert kept.session is not None, "checked by the caller"
     session = kept.session
     found = compare(*sides(kept.run, session), metrics=session.metrics, plan=session.plan, allowed=session.allowed)
-    head = "".join(
-        f'<th scope="col">{title}</th>'
-        for title in ("TP", "load", "arm", "metric", "base", "head", "change", "90 % interval", "A/A floor", "pairs", "p", "")
-    )
-    body = "".join(
-        "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in cells[:-1]) + f"<td>{word(cells[-1])}</td></tr>"
-        for cells in rows_of(found)
-    )
+    rows = "".join(line([*map(text, cells[:-1]), word(cells[-1])], head=3) for cells in rows_of(found))
     verdict, _, why = found.headline.partition(": ")
     return (
         f"<h2>{'A/A' if session.kind == 'aa' else 'A/B'} of {session.pairs} pairs</h2>"
@@ -72,8 +74,7 @@ def _comparison(kept: Kept) -> str:
         f"{items([row.sentence for row in told(found)])}{items(list(found.notes), 'soft')}"
         + details(
             f"All {len(found.rows)} rows",
-            f'<div class="scroll" tabindex="0" role="region" aria-label="Rows of the comparison"><table><thead><tr>{head}'
-            f"</tr></thead><tbody>{body}</tbody></table></div>",
+            grid("Rows of the comparison; p is for all rows together, that head is slower at all", _COMPARED, rows),
         )
     )
 
@@ -85,13 +86,9 @@ def _evidence(kept: Kept) -> str:
         for entry in launch.evidence or ({},) if launch.verify else ():
             rows += _evidence_row(launch, entry)
     if not rows:
-        return '<p class="soft">No arm of this run asks for a verify kernel: SGLang ran unhooked, and nothing was counted.</p>'
+        return '<p class="soft">No arm asks for a verify kernel: SGLang ran unhooked, and nothing was counted.</p>'
     heads = ("launch", "rank", "asked for", "served by it", "passed on", "kernel", "sources", "said of it")
-    titles = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Evidence"><table><caption>What each process wrote down: '
-        f"calls captured in graphs or run eagerly</caption><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return grid("What each process wrote down: calls captured in graphs or run eagerly", heads, rows)
 
 
 def _evidence_row(launch: LaunchRecord, entry: dict[str, object]) -> str:
@@ -104,12 +101,13 @@ def _evidence_row(launch: LaunchRecord, entry: dict[str, object]) -> str:
         return ", ".join(map(str, value)) if isinstance(value, list) and value else "–"
 
     wrong = [finding for finding in launch.findings if finding.code.startswith(("evidence", "verify", "beyond"))]
-    said = "; ".join(f.message for f in wrong) or (str(entry.get("error") or "as asked") if entry else _unwritten(launch))
+    said = "; ".join(f.message for f in wrong) or (
+        str(entry.get("error") or "as asked") if entry else _unwritten(launch)
+    )
     kind = "INVALID" if any(f.invalid for f in wrong) or "error" in entry else "OK" if entry else "MISSING"
     cells = (entry.get("rank", "–"), launch.verify, counts("served"), counts("passed"), listed("bodies"),
              entry.get("kernel_hash", "–"))  # fmt: skip
-    inner = "".join(f"<td>{text(cell)}</td>" for cell in cells)
-    return f'<tr><th scope="row">{text(launch.slug)}</th>{inner}<td><span class="{kind}">{text(said)}</span></td></tr>'
+    return line([text(launch.slug), *map(text, cells), f'<span class="{kind}">{text(said)}</span>'])
 
 
 def _unwritten(launch: LaunchRecord) -> str:
@@ -122,19 +120,16 @@ def _findings(kept: Kept, report: Report) -> str:
     found += [(p.record.key.slug, finding) for p in run.passes for finding in p.record.findings]
     notes = items(list(report.notes), "soft")
     failed = [(record.key.slug, Finding("pass_failed", record.status, invalid=True)) for record in run.failed]
-    dead = [(one.slug, Finding("launch_failed", one.status, invalid=True)) for one in run.launches if one.status != "ready"]
+    dead = [
+        (one.slug, Finding("launch_failed", one.status, invalid=True)) for one in run.launches if one.status != "ready"
+    ]
     rows = "".join(
-        f'<tr><th scope="row">{text(where)}</th><td>{word("INVALID") if finding.invalid else "note"}</td>'
-        f"<td>{text(finding.message)}</td></tr>"
+        line([text(where), word("INVALID") if finding.invalid else "note", text(finding.message)])
         for where, finding in [*dead, *failed, *found]
     )
     if not rows:
         return f"<p>No check found anything.</p>{notes}"
-    return (
-        f'{notes}<div class="scroll" tabindex="0" role="region" aria-label="Findings"><table><caption>What checks found'
-        f'</caption><thead><tr><th scope="col">where</th><th scope="col">weight</th><th scope="col">what</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    return notes + grid("What checks found", ("where", "weight", "what"), rows)
 
 
 def _figures(report: Report, name: str) -> str:
@@ -150,7 +145,9 @@ def _figures(report: Report, name: str) -> str:
         if any(line.get("interactivity") for line in report.lines):
             per_gpu = any(line.get("output_throughput_per_gpu") for line in report.lines)
             metric = "output_throughput_per_gpu" if per_gpu else "output_throughput"
-            out += figure(f"Throughput against interactivity{place}", "", spec="frontier", metric=metric, input=length, **asks)
+            out += figure(
+                f"Throughput against interactivity{place}", "", spec="frontier", metric=metric, input=length, **asks
+            )
     return f'<div class="charts large">{out}</div><p class="soft small">Bars: lowest and highest launch.</p>'
 
 
@@ -172,21 +169,16 @@ def _fingerprint(kept: Kept) -> str:
     run = kept.run
     known = facts(run, run.scenario.baseline_arm)
     rows = "".join(
-        f'<tr><th scope="row">{text(fact)}</th><td>{text(", ".join(map(str, value)) if isinstance(value, list) else value)}</td></tr>'
+        line([text(fact), text(", ".join(map(str, value)) if isinstance(value, list) else value)])
         for fact, value in sorted(known.items())
         if not fact.startswith(("server.", "workload.", "arrival."))
     )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Fingerprint"><table><caption>What the numbers depend on; '
-        f"packages as in arm {text(run.scenario.baseline_arm)}</caption><thead><tr><th scope='col'>fact</th>"
-        f"<th scope='col'>value</th></tr></thead><tbody>{rows}</tbody></table></div>"
-        + details("Scenario", f"<pre>{text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>")
-    )
+    caption = f"What the numbers depend on; packages as in arm {run.scenario.baseline_arm}"
+    scenario = f"<pre>{text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>"
+    return grid(caption, ("fact", "value"), rows) + details("Scenario", scenario)
 
 
 def _downloads(kept: Kept, files: list[str]) -> str:
     entries = "".join(f'<li><a href="{text(file)}" download>{text(file.rsplit("/", 1)[-1])}</a></li>' for file in files)
-    return (
-        f"<ul>{entries}</ul><p class='soft'>Raw records and logs: the folder <code>{text(kept.run.path.name)}</code> of the "
-        "store.</p>"
-    )
+    where = f"Raw records and logs: the folder <code>{text(kept.run.path.name)}</code> of the store."
+    return f'<ul>{entries}</ul><p class="soft">{where}</p>'

@@ -33,7 +33,8 @@ def _of_scenario(site: Site, view: ScenarioView) -> str:
     groups = [(tp, level) for tp, level in view.groups if level.concurrency in LEVELS]
     figures = "".join(nights_figure(view, Metric.of("tpot_p50"), tp, level) for tp, level in groups)
     return (
-        f'<h2>{text(view.name)}</h2><p>{text(view.question)} <a href="scenario/{text(view.file)}.html">All of it</a></p>'
+        f"<h2>{text(view.name)}</h2><p>{text(view.question)} "
+        f'<a href="scenario/{text(view.file)}.html">All of it</a></p>'
         f'{legend(view.arms)}<div class="charts three">{figures}</div>'
         f"<h3>TPOT and its two parts</h3>{_parts(view, groups)}{now_table(site, view, groups)}"
     )

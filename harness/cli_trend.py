@@ -42,7 +42,7 @@ def trend(
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
-    names = dict(_renaming(text) for text in renamed or [])
+    names = dict(renaming(text) for text in renamed or [])
     wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
     archive = read_archive(store)
     for text in archive.left_out:
@@ -77,7 +77,8 @@ def check_statistics(
         raise typer.Exit(1)
 
 
-def _renaming(text: str) -> tuple[str, str]:
+def renaming(text: str) -> tuple[str, str]:
+    """`old=new` → both names. Raises MtpbenchError."""
     old, equals, new = text.partition("=")
     if not (old and equals and new):
         raise MtpbenchError(f"--renamed {text!r}: OLD=NEW is needed", "--renamed old-name=new-name")

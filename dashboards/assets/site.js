@@ -389,6 +389,11 @@ const mtpbench = (() => {
     document.querySelector("main").prepend(said);
   }
 
+  // For `mtpbench selftest dashboard`: milliseconds from the navigation to the first frame after everything ran.
+  addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
+    document.documentElement.dataset.ready = Math.round(performance.now());
+  })));
+
   document.addEventListener("DOMContentLoaded", () => {
     watch(document);
     document.querySelectorAll("form[data-rows]").forEach(filters);
