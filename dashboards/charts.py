@@ -1,10 +1,14 @@
-"""Charts of a run. The only place that imports altair."""
+"""Charts: of one run on its own page, and those of the site. The only place that imports altair.
+
+A site has thousands of charts and few kinds. Each kind's specification is made once, with named data sets and tokens
+(`__UNIT__`) in place of what differs; assets/site.js puts that in where a chart comes into view.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -32,6 +36,12 @@ PANELS = (
 _FACET_WIDTH = 340
 # Okabe and Ito's palette: distinct for colour-blind readers, on light and on dark.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+_EVENT, _ODD = "#8c959f", "#CC3311"
+
+
+def colours(arms: Sequence[str]) -> dict[str, str]:
+    """Each arm's colour: the same in every chart of a page."""
+    return {arm: _COLOURS[n % len(_COLOURS)] for n, arm in enumerate(arms)}
 
 
 def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
@@ -173,3 +183,115 @@ _VERDICTS = {  # verdict → colour on a light and on a dark page
     "INCONCLUSIVE": ("#9a6700", "#E69F00"),
     "BIMODAL": ("#8250df", "#CC79A7"),
 }
+
+
+def site_specs() -> dict[str, dict[str, Any]]:
+    """Specifications of the site's charts, by kind; what their data sets hold is said in each."""
+    kinds = {"nights": _nights(), "load": _load("log"), "load_open": _load("linear"), "frontier": _points()}
+    return {name: chart.to_dict() for name, chart in kinds.items()}
+
+
+def vega_lite_version(schema: str) -> str:
+    """The version that altair writes into specifications: …/vega-lite/v6.1.0.json → 6.1"""
+    return ".".join(schema.rsplit("/v", 1)[-1].split(".")[:2])
+
+
+def _as_given() -> alt.Color:
+    return alt.Color("colour:N", scale=None, legend=None)
+
+
+def _nights() -> Any:
+    """A value over nights: `nights` (t, day, value, shown, arm, colour, part), `bands` (t, low, high: what equal
+    servers differ by), `events` (t, day, words: what changed in the environment), `marks` (changes: t, value, words)
+    and `odd` (nights in quarantine)."""
+    x = alt.X(
+        "t:T",
+        title=None,
+        scale=alt.Scale(type="utc", domain=["__FROM__", "__TO__"]),
+        axis=alt.Axis(format="%-d %b", labelOverlap=True, tickCount=4, grid=False),
+    )
+    y = alt.Y("value:Q", title="__UNIT__", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+
+    def layer(name: str) -> alt.Chart:
+        return alt.Chart(alt.NamedData(name)).encode(x=x)
+
+    band = (
+        layer("bands")
+        .mark_area(opacity=0.1, aria=False)
+        .encode(
+            y=alt.Y("low:Q", title="__UNIT__", scale=alt.Scale(zero=False)),
+            y2="high:Q",
+            color=_as_given(),
+            detail="part:N",
+        )
+    )
+    events = (
+        layer("events")
+        .mark_rule(color=_EVENT, strokeDash=[3, 3], strokeWidth=1.5)
+        .encode(tooltip=[alt.Tooltip("day:N", title="night"), alt.Tooltip("words:N", title="changed")])
+    )
+    night = [
+        alt.Tooltip("day:N", title="night"),
+        alt.Tooltip("arm:N"),
+        alt.Tooltip("shown:N", title="value"),
+    ]
+    line = layer("nights").mark_line(strokeWidth=1.2, aria=False).encode(y=y, color=_as_given(), detail="part:N")
+    dots = (
+        layer("nights")
+        .mark_circle(size=14, opacity=0.6, aria=False)
+        .encode(y=y, color=_as_given(), tooltip=[*night, alt.Tooltip("host:N")])
+    )
+    odd = (
+        layer("odd")
+        .mark_text(text="✕", fontSize=12, color=_ODD)
+        .encode(y=y, tooltip=[*night, alt.Tooltip("why:N", title="quarantined")])
+    )
+    marks = (
+        layer("marks")
+        .mark_point(shape="triangle-up", size=110, filled=True, stroke="white", strokeWidth=1, yOffset=9, opacity=1)
+        .encode(y=y, color=_as_given(), tooltip=[*night, alt.Tooltip("words:N", title="change")])
+    )
+    return alt.layer(band, events, line, dots, odd, marks).properties(width="container", height=150)
+
+
+def _load(scale: Literal["log", "linear"]) -> Any:
+    """A metric over load, in a closed or an open loop: `points` (series, colour, dash, load, label, value, low, high
+    over launches)."""
+    x = alt.X(
+        "load:Q",
+        title="concurrency" if scale == "log" else "requests a second",
+        scale=alt.Scale(type=scale, base=2, nice=False) if scale == "log" else alt.Scale(type=scale, nice=False),
+        axis=alt.Axis(values=["__LEVELS__"], format="~g", labelOverlap=True, grid=False),
+    )
+    y = alt.Y("value:Q", title="__UNIT__", scale=alt.Scale(zero=True))
+    dash = alt.StrokeDash("dash:N", scale=alt.Scale(domain=["a", "b"], range=[[1, 0], [5, 3]]), legend=None)
+    base = alt.Chart(alt.NamedData("points")).encode(x=x, color=_as_given(), detail="series:N")
+    line = base.mark_line(aria=False).encode(y=y, strokeDash=dash)
+    dots = base.mark_circle(size=45, opacity=1, aria=False).encode(y=y, tooltip=_of_point("value", "__UNIT__"))
+    spread = base.mark_rule(strokeWidth=2, opacity=0.6, aria=False).encode(y=alt.Y("low:Q"), y2="high:Q")
+    return alt.layer(spread, line, dots).properties(width="container", height=210)
+
+
+def _points() -> Any:
+    """Throughput against interactivity: `points` (series, colour, load, label, x, xlow, xhigh, y, ylow, yhigh)."""
+    x = alt.X("x:Q", title="tokens/s for one user (1 / median TPOT)", scale=alt.Scale(zero=False))
+    y = alt.Y("y:Q", title="__UNIT__", scale=alt.Scale(zero=True))
+    base = alt.Chart(alt.NamedData("points")).encode(color=_as_given(), detail="series:N")
+    line = base.mark_line(aria=False).encode(x=x, y=y, order=alt.Order("load:Q"))
+    dots = base.mark_circle(size=45, opacity=1, aria=False).encode(
+        x=x,
+        y=y,
+        tooltip=[*_of_point("y", "__UNIT__"), alt.Tooltip("x:Q", title="tokens/s for one user", format=".4~g")],
+    )
+    across = base.mark_rule(strokeWidth=2, opacity=0.6, aria=False).encode(x=alt.X("xlow:Q"), x2="xhigh:Q", y=y)
+    along = base.mark_rule(strokeWidth=2, opacity=0.6, aria=False).encode(x=x, y=alt.Y("ylow:Q"), y2="yhigh:Q")
+    labels = base.mark_text(dy=-11, aria=False).encode(x=x, y=y, text="label:N")
+    return alt.layer(across, along, line, dots, labels).properties(width="container", height=260)
+
+
+def _of_point(field: str, title: str) -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("series:N", title="arm"),
+        alt.Tooltip("label:N", title="load"),
+        alt.Tooltip(f"{field}:Q", title=title, format=".4~g"),
+    ]

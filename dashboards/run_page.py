@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from dashboards.charts import panels
+from dashboards.charts import panels, vega_lite_version
+from dashboards.markup import script_json, text
 from harness.report import Report, build
 from harness.store import StoredRun, write_atomically
 
@@ -57,23 +56,23 @@ def render(run: StoredRun, cache_dir: Path) -> str:
     report = build(run)
     charts = panels(report.lines)
     figures = "".join(
-        f'<figure><figcaption>{_text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
+        f'<figure><figcaption>{text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
         for n, (title, _) in enumerate(charts)
     )
-    bundle = vega_bundle(_vega_lite_version(charts), cache_dir)
-    specs = _script_json([spec for _, spec in charts])
+    bundle = vega_bundle(vega_lite_version(charts[0][1]["$schema"] if charts else "/v5.20"), cache_dir)
+    specs = script_json([spec for _, spec in charts])
     title = f"{run.scenario.name} – mtpbench"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{text(title)}</title><style>{_STYLE}</style></head><body>"
         f"{_head(run, report)}"
         f'<div class="charts">{figures}</div>'
-        f"<h2>All lines</h2>{_table(report)}"
+        f"<h2>All lines</h2>{sweep_table(report)}"
         f"<h2>Servers</h2>{_launches(run)}"
-        f"<h2>Environment</h2><pre>{_text(json.dumps(run.environment, indent=1))}</pre>"
-        f"<h2>Scenario</h2><pre>{_text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>"
+        f"<h2>Environment</h2><pre>{text(json.dumps(run.environment, indent=1))}</pre>"
+        f"<h2>Scenario</h2><pre>{text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>"
         f"<script>{bundle}</script><script>const specs = {specs};{_SCRIPT}</script></body></html>"
     )
 
@@ -90,34 +89,30 @@ def vega_bundle(version: str, cache_dir: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _vega_lite_version(charts: list[tuple[str, dict[str, Any]]]) -> str:
-    """The version that altair wrote into its specifications: …/vega-lite/v6.1.0.json → 6.1"""
-    schema = charts[0][1]["$schema"] if charts else "v5.20"
-    return ".".join(str(schema).rsplit("/v", 1)[-1].split(".")[:2])
-
-
 def _head(run: StoredRun, report: Report) -> str:
     kind = "verdict ok" if report.valid else "verdict"
-    sentences = "".join(f"<li>{_text(sentence)}</li>" for sentence in report.conclusions)
-    notes = "".join(f'<li class="soft">{_text(note)}</li>' for note in report.notes)
+    sentences = "".join(f"<li>{text(sentence)}</li>" for sentence in report.conclusions)
+    notes = "".join(f'<li class="soft">{text(note)}</li>' for note in report.notes)
     return (
-        f'<p class="{kind}">{_text(report.headline)}</p><h1>{_text(report.question)}</h1>'
+        f'<p class="{kind}">{text(report.headline)}</p><h1>{text(report.question)}</h1>'
         f"<ul>{sentences}{notes}</ul>"
-        f'<p class="soft">{_text(run.id)}, {_text(run.created_at)}. {_text(report.environment)}</p>'
+        f'<p class="soft">{text(run.id)}, {text(run.created_at)}. {text(report.environment)}</p>'
     )
 
 
-def _table(report: Report) -> str:
+def sweep_table(report: Report) -> str:
+    """All lines of a run, as `mtpbench report` prints them."""
+
     def kind(column: str) -> str:
         return ' class="text"' if column == "arm" else ""
 
-    head = "".join(f'<th scope="col"{kind(c)}>{_text(c)}</th>' for c in report.columns)
+    head = "".join(f'<th scope="col"{kind(c)}>{text(c)}</th>' for c in report.columns)
     body, previous = "", None
     for row in report.rows:
         first = ' class="first"' if previous is not None and row[:2] != previous else ""
         previous = row[:2]
         cells = "".join(
-            f"<td{kind(column)}>{_text(cell)}</td>" for column, cell in zip(report.columns, row, strict=True)
+            f"<td{kind(column)}>{text(cell)}</td>" for column, cell in zip(report.columns, row, strict=True)
         )
         body += f"<tr{first}>{cells}</tr>"
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -133,16 +128,5 @@ def _launches(run: StoredRun) -> str:
             "GPUs": launch.gpus,
         }
         summary = f"{launch.slug}: {launch.status}, {launch.ready_seconds:.1f} s to ready"
-        out += (
-            f"<details><summary>{_text(summary)}</summary><pre>{_text(json.dumps(details, indent=1))}</pre></details>"
-        )
+        out += f"<details><summary>{text(summary)}</summary><pre>{text(json.dumps(details, indent=1))}</pre></details>"
     return out
-
-
-def _text(value: str) -> str:
-    return html.escape(value, quote=True)
-
-
-def _script_json(value: object) -> str:
-    """JSON that can stand inside a script element: no `</script>` and no comment can end it early."""
-    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

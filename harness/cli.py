@@ -13,7 +13,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_ci, cli_doctor, cli_import, cli_store, cli_trend, cli_verdict, scenario_file
+from harness import (
+    __version__,
+    cli_ci,
+    cli_doctor,
+    cli_import,
+    cli_publish,
+    cli_store,
+    cli_trend,
+    cli_verdict,
+    scenario_file,
+)
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -58,6 +68,7 @@ selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as
 app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
 cli_trend.register(app, selftest)
+cli_publish.register(app, selftest)
 
 
 @app.command()

@@ -63,7 +63,7 @@ def told_of(
     today: str = "",
 ) -> list[trends.Told]:
     """What is to be said of every series of a store."""
-    names = dict(_renaming(text) for text in renamed or [])
+    names = dict(renaming(text) for text in renamed or [])
     wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
     archive = read_archive(root)
     for text in archive.left_out:
@@ -91,7 +91,8 @@ def check_statistics(
         raise typer.Exit(1)
 
 
-def _renaming(text: str) -> tuple[str, str]:
+def renaming(text: str) -> tuple[str, str]:
+    """`old=new` → both names. Raises MtpbenchError."""
     old, equals, new = text.partition("=")
     if not (old and equals and new):
         raise MtpbenchError(f"--renamed {text!r}: OLD=NEW is needed", "--renamed old-name=new-name")

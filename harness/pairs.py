@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Metric:
     floor: float
 
     @classmethod
+    @functools.cache  # of a few dozen names, asked for with every night of a year
     def of(cls, name: str) -> Metric:
         """Raises MtpbenchError with the known names."""
         if name not in known_values():

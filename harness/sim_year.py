@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import __version__
 from harness.errors import StoreError
 from harness.frames import parquet, with_rows
 from harness.ledger import FILE as LEDGER
@@ -164,10 +165,11 @@ def _write_session(root: Path, scenario: Scenario, seed: int, last: date, draw: 
     of = scenario.model_copy(update={"arms": plan, "launches": pairs, "baseline": next(iter(plan))})
     head = _head(root, of, seed, age, last - timedelta(age), "05" if kind == "aa" else "06")
     before = _commit(SLOWER + 1)
-    sides_of = (Party(before, "git", before), Party(_commit(age), "git", _commit(age)))
+    sides_of = (Party(before[:10], "git", before), Party(_commit(age)[:10], "git", _commit(age)))
     base, newer = sides_of if kind == "ab" else (sides_of[0], replace(sides_of[0], kind="same"))
     session = Session(kind, base, newer, arms, pairs, 4 if kind == "ab" else pairs, DEFAULT_METRICS)
-    rows, launches = [], []
+    rows: list[dict[str, Any]] = []
+    launches: list[LaunchRecord] = []
     for number in range(pairs):
         night = float(draw.normal(0, _NIGHT))  # what the host does at that hour, to both sides
         for name, pair in arms.items():
@@ -189,7 +191,13 @@ def _head(root: Path, scenario: Scenario, seed: int, age: int, day: date, hour: 
     mark = hashlib.sha256(f"{seed} {age} {hour}".encode()).hexdigest()[:6]
     path = root / f"{day:%Y%m%d}T{hour}0000Z-{scenario.name}-{mark}"
     environment = {
-        "simulated": f"drawn from seed {seed}; nothing was measured",
+        "simulated": {
+            "mtpbench": __version__,
+            "what": "values drawn at random over nights; nothing was measured",
+            "seed": seed,
+            "injected": {},
+            "hardware": {"name": "MI355X"},
+        },
         "host": "simulated-b" if age <= SWAP else "simulated-a",
         "os": "Linux 6.8.0",
         "cpu": "simulated CPU",
@@ -197,14 +205,14 @@ def _head(root: Path, scenario: Scenario, seed: int, age: int, day: date, hour: 
         "rocm": "7.2.0" if age <= SWAP else "7.0.2",
         "mtpbench": "0.1.0",
         "commit": _commit(age),
-        "kernel_hash": hashlib.sha256(_kernel(age).encode()).hexdigest()[:16],
+        "kernel_hash": _kernel(age),
         "gpus": [{"name": "AMD Instinct MI355X (simulated)", "driver": "6.16.6"}],
     }
     return StoredRun(path, path.name, f"{day}T{hour}:00:00+00:00", scenario, environment, (), (), ())
 
 
 def _kernel(age: int) -> str:
-    return "slower" if age <= SLOWER else "as before"
+    return hashlib.sha256(b"slower" if age <= SLOWER else b"as before").hexdigest()[:16]
 
 
 def _commit(age: int) -> str:
@@ -217,9 +225,10 @@ def _launch(arm: str, number: int, age: int, day: date) -> LaunchRecord:
     gone, unproven = arm == LOST_ARM and age <= VANISHED, arm == "mtp-in-tree" and age == UNPROVEN and number == 2
     verify = arm.partition("mtp-")[2] if arm.startswith("mtp-") else ""
     calls = {"captured": 0 if unproven else 24}
+    passed = {"upstream": 24} if verify == "upstream" else {"simulated": 24} if unproven else {}
     evidence = {
-        "evidence_version": 1, "simulated": True, "arm": verify, "rank": 0, "world_size": 1, "kernel_hash": _kernel(age),
-        "served": calls if verify != "upstream" else {}, "passed": {"upstream": 24} if verify == "upstream" else {},
+        "evidence_version": 1, "simulated": True, "arm": verify, "rank": 0, "world_size": 1,
+        "kernel_hash": _kernel(age), "served": calls if verify != "upstream" else {}, "passed": passed,
         "captured_batches": [1, 2, 4, 8, 16, 32, 64, 128], "query_lengths": [4], "bodies": [verify],
     }  # fmt: skip
     finding = Finding("verify_rejected", "rank 0: the in-tree kernel served no call (simulated)", invalid=True)
@@ -322,8 +331,3 @@ regressions:
     reason: "simulated: the longer prefill is accepted until its fix lands"
     expires: {last + timedelta(60)}
 """
-
-
-def injected() -> list[dict[str, Any]]:
-    """What a reader should find, for documents and tests."""
-    return [asdict(effect) for effect in EFFECTS]

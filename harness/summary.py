@@ -79,8 +79,11 @@ def _statistic(name: str, view: PassView) -> tuple[float | None, int]:
     stored = view.source.derived
     if stored is None:
         return _STATISTICS[name](view)
-    samples = "counted" if name in PASS_METRICS else f"{name.rpartition('_')[0]}_n"
-    return stored.get(name), int(stored.get(samples) or 0)
+    return stored.get(name), int(stored.get(_SAMPLES[name]) or 0)
+
+
+# The column of a stored row that counts a value's samples.
+_SAMPLES = {name: "counted" if name in PASS_METRICS else f"{name.rpartition('_')[0]}_n" for name in _STATISTICS}
 
 
 def summarise(run: StoredRun) -> list[Line]:

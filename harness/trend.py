@@ -144,7 +144,10 @@ def build(runs: Iterable[StoredRun], metrics: Sequence[str], renamed: Mapping[st
                     if values:
                         found.setdefault(key, {}).setdefault(day, []).extend((value, run) for value in values)
     series = [Series(key, _nights(days), tuple(dict.fromkeys(notes[key]))) for key, days in found.items()]
-    return [_with_notes(one, series) for one in _joined(series)]
+    of_row: dict[tuple[str, RowKey], list[Series]] = {}
+    for one in series:
+        of_row.setdefault((one.key.scenario, one.key.row), []).append(one)
+    return [_with_notes(one, of_row.get((one.key.scenario, one.key.row), [])) for one in _joined(series)]
 
 
 def _usable(launches: Sequence[Launched], metric: str) -> tuple[list[float], str]:
@@ -181,7 +184,7 @@ def _joined(series: list[Series]) -> list[Series]:
     return [one for group in by_rest.values() for one in group]
 
 
-def _with_notes(one: Series, everything: Sequence[Series]) -> Series:
+def _with_notes(one: Series, of_its_row: Sequence[Series]) -> Series:
     """The series with its gaps, doubled nights, and the series that it continues on another host."""
     notes = list(one.notes)
     for before, after in zip(one.nights, one.nights[1:], strict=False):
@@ -189,9 +192,8 @@ def _with_notes(one: Series, everything: Sequence[Series]) -> Series:
             notes.append(f"no data from {before.day + timedelta(1)} to {after.day - timedelta(1)}")
     planned = [night for night in one.nights if night.launches > night.run.scenario.launches]
     notes += [f"{night.day} has more than one run: its launches count together" for night in planned]
-    for other in everything:
-        same = (other.key.scenario, other.key.row) == (one.key.scenario, one.key.row)
-        if same and other.key != one.key and other.nights[0].day < one.nights[0].day:
+    for other in of_its_row:
+        if other.key != one.key and other.nights[0].day < one.nights[0].day:
             what = f"host {other.key.host}" if other.key.host != one.key.host else "other conditions on this host"
             known, theirs = (facts(s.nights[-1].run, _arm(s)) for s in (one, other))
             changed = [

@@ -1,0 +1,279 @@
+"""What the pages of a site are made from: a store's runs, what the trend says of them, and what else a reader needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+from functools import cached_property
+
+import numpy as np
+
+from dashboards.markup import slug
+from harness import stats, trend
+from harness.archive import Archive, Kept, is_simulated
+from harness.comparable import differences, facts
+from harness.errors import MtpbenchError
+from harness.floor import Floors, pooled
+from harness.ledger import Ledger
+from harness.model import LoadLevel
+from harness.pairs import DEFAULT_METRICS, Metric, primary_name
+from harness.report import Report
+from harness.report import build as report_of
+from harness.store import StoredRun
+from harness.trend import Series, Told, night_of
+
+# What the pages show beside the metrics that are judged.
+SHOWN = (
+    *DEFAULT_METRICS,
+    "ttft_p90",
+    "tpot_p90",
+    "itl_p50",
+    "e2e_p50",
+    "interactivity",
+    "output_throughput_per_gpu",
+    "request_throughput",
+)
+RECENT_NIGHTS = 7  # for tables and the frontier: the nights since the last confirmed change, but at most so many
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A night on which something besides the measured code was another than the night before."""
+
+    day: date
+    words: str
+
+
+@dataclass(frozen=True)
+class Recent:
+    """A series' last nights: their geometric mean with its 90 % t interval, in the metric's unit."""
+
+    value: float
+    low: float
+    high: float
+    nights: int
+
+
+@dataclass(frozen=True)
+class ScenarioView:
+    """One scenario's part of a site, runs and series in order of time."""
+
+    name: str
+    runs: tuple[Kept, ...]
+    series: tuple[Series, ...]
+    told: tuple[Told, ...]
+    quarantined: tuple[Series, ...]
+
+    @property
+    def file(self) -> str:
+        return slug(self.name)
+
+    @property
+    def nightly(self) -> list[StoredRun]:
+        return [one.run for one in self.runs if one.session is None and not one.run.quarantine]
+
+    @property
+    def newest(self) -> StoredRun:
+        """The last nightly run; of an A/B's scenario that never ran by night, the last one."""
+        return (self.nightly or [one.run for one in self.runs])[-1]
+
+    @property
+    def question(self) -> str:
+        return self.newest.scenario.question
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """Every arm of a nightly run, those of the newest first."""
+        runs = [self.newest, *reversed(self.nightly)]
+        return tuple(dict.fromkeys(arm for run in runs for arm in run.scenario.arms))
+
+    @property
+    def primary(self) -> tuple[str, LoadLevel] | None:
+        """The metric and level that the scenario is about."""
+        scenario = self.newest.scenario
+        level = scenario.primary_level
+        return (primary_name(scenario.primary), level) if scenario.primary and level else None
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, LoadLevel], ...]:
+        """(TP, level) of all series, in the order of a sweep."""
+        found = {(one.key.row.tp, one.key.row.level) for one in self.series}
+        return tuple(sorted(found, key=lambda g: (g[0], g[1].input_tokens, g[1].value)))
+
+    @cached_property
+    def days(self) -> tuple[date, ...]:
+        """Every day from the first night to the last."""
+        ends = [night.day for one in (*self.series, *self.quarantined) for night in (one.nights[0], one.nights[-1])]
+        if not ends:
+            return ()
+        first = min(ends)
+        return tuple(first + timedelta(n) for n in range((max(ends) - first).days + 1))
+
+    def current(self, metric: str) -> list[Series]:
+        """Of each row the series that was measured last: not those of hosts and conditions that it moved on from."""
+        newest: dict[object, Series] = {}
+        for one in self.series:
+            if one.key.row.metric == metric:
+                known = newest.get(one.key.row)
+                if known is None or known.nights[-1].day < one.nights[-1].day:
+                    newest[one.key.row] = one
+        return list(newest.values())
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """What changed between consecutive nights: versions, kernel, driver, host. Commits change too often."""
+        out, before = [], None
+        for run in self.nightly:
+            now = facts(run, run.scenario.baseline_arm)
+            if before is not None:
+                words = _changes(before, now)
+                out += [Event(night_of(run)[0], words)] if words else []
+            before = now
+        return tuple(out)
+
+
+def _changes(before: dict[str, object], now: dict[str, object]) -> str:
+    found = [d for d in differences(before, now) if d.fact not in ("commit", "scenario")]
+    shown = [_short(f"{d.fact.removeprefix('packages.')}: {d.base} → {d.head}") for d in found]
+    return "; ".join(shown[:6]) + (f"; and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+def _short(sentence: str) -> str:
+    return sentence if len(sentence) <= 160 else f"{sentence[:157]}…"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that pages show."""
+
+    archive: Archive
+    today: date
+    built: str  # UTC, ISO 8601
+    judged: tuple[str, ...]
+    shown: tuple[str, ...]
+    told: tuple[Told, ...]
+    scenarios: tuple[ScenarioView, ...]
+    reports: dict[str, Report]  # by run
+    ledger: Ledger
+    floors: dict[tuple[str, str], Floors] = field(default_factory=dict)  # by host and scenario
+
+    @property
+    def simulated(self) -> list[str]:
+        """Runs that say they are simulated."""
+        return [one.run.id for one in self.archive.kept if is_simulated(one.run)]
+
+    @property
+    def only_simulated(self) -> bool:
+        return len(self.simulated) == len(self.archive.kept)
+
+    def page_of(self, run: StoredRun) -> str:
+        return f"run/{slug(run.path.name)}.html"
+
+
+def gather(
+    archive: Archive,
+    today: date,
+    built: str,
+    ledger: Ledger,
+    judged: Sequence[str] = DEFAULT_METRICS,
+    shown: Sequence[str] = SHOWN,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    say: Say = lambda _: None,
+) -> Site:
+    """Judges and sums up a store. Raises MtpbenchError for an empty one and for unknown metrics."""
+    if not archive.kept:
+        why = f": {archive.left_out[0]}" if archive.left_out else ""
+        raise MtpbenchError(
+            f"{archive.root} holds no run that can be read{why}",
+            "Name the folder that `mtpbench run --store` was given: it has RUN/run.json below it.",
+        )
+    names = tuple(dict.fromkeys([*judged, *shown]))
+    for name in names:
+        Metric.of(name)
+    say(f"series of {len(names)} metrics over {len(archive.nightly())} nightly runs")
+    series = trend.build(archive.nightly(), names, renamed)
+    say(f"change points of {sum(s.key.row.metric in judged for s in series)} series")
+    told = trend.tell(
+        [one for one in series if one.key.row.metric in judged],
+        today,
+        lambda scenario, key, delta: ledger.excuse(scenario, key, delta, today),
+        archive.confirmed_by,
+    )
+    aside = [one.run for one in archive.kept if one.session is None and one.run.quarantine]
+    odd = trend.build([replace(run, quarantine="") for run in aside], names, renamed)  # drawn, never judged
+    say(f"reports of {len(archive.kept)} runs")
+    reports = {one.run.id: report_of(one.run) for one in archive.kept}
+    places = {(s.key.host, s.key.scenario) for s in series}
+    return Site(
+        archive=archive,
+        today=today,
+        built=built,
+        judged=tuple(judged),
+        shown=names,
+        told=tuple(told),
+        scenarios=tuple(_scenarios(archive, series, told, odd)),
+        reports=reports,
+        ledger=ledger,
+        floors={place: pooled(archive.aa_runs(*place)) for place in sorted(places)},
+    )
+
+
+def _scenarios(
+    archive: Archive, series: Iterable[Series], told: Iterable[Told], odd: Iterable[Series]
+) -> list[ScenarioView]:
+    series, told, odd = list(series), list(told), list(odd)
+    # A renamed scenario's nights belong to its new name.
+    names = {night.run.path: one.key.scenario for one in series for night in one.nights}
+    runs: dict[str, list[Kept]] = {}
+    for one in archive.kept:
+        runs.setdefault(names.get(one.run.path, one.run.scenario.name), []).append(one)
+    return [
+        ScenarioView(
+            name,
+            tuple(of),
+            tuple(s for s in series if s.key.scenario == name),
+            tuple(t for t in told if t.series.key.scenario == name),
+            tuple(s for s in odd if s.key.scenario == name),
+        )
+        for name, of in sorted(runs.items())
+    ]
+
+
+def recent(series: Series, told: Told | None = None) -> Recent:
+    """The last nights of a series, none from before its last confirmed change."""
+    sure = [change.start for change in told.changes if change.confirmed is not None] if told else []
+    nights = series.nights[max(sure, default=0) :][-RECENT_NIGHTS:]
+    logs = np.log([[night.value] for night in nights])
+    middle = float(np.exp(np.mean(logs)))
+    if len(nights) < 2:
+        return Recent(middle, middle, middle, len(nights))
+    low, high = stats.interval(stats.spread(logs))
+    return Recent(middle, math.exp(float(low[0])), math.exp(float(high[0])), len(nights))
+
+
+def shown_unit(metric: Metric) -> tuple[float, str]:
+    """(factor, unit) in which people read a metric: milliseconds for seconds."""
+    return (1e3, "ms") if metric.unit == "s" else (1.0, metric.unit)
+
+
+def shown_number(value: float | None, metric: Metric) -> str:
+    """`5.63 ms`, `2686`; a dash for no value."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    factor, unit = shown_unit(metric)
+    return f"{value * factor:.4g}" + (f" {unit}" if unit == "ms" else "")
+
+
+def long_label(metric: Metric) -> str:
+    """`TPOT, median`: what of the distribution it is."""
+    stem, _, how = metric.name.rpartition("_")
+    words = {"p50": "median", "mean": "mean"}
+    base = metric.label
+    if stem and how in words:
+        return f"{base}, {words[how]}"
+    return base
