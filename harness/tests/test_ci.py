@@ -188,3 +188,4 @@ def test_the_whole_chain_on_the_embedded_engine(tmp_path: Path) -> None:
     assert json.loads((out / "issues" / "issues.json").read_text()) == []
     assert "files of 2 runs are as they were written" in (out / "verify.log").read_text()
     assert len(list(store.glob("rows/*/*.parquet"))) == 2
+    assert "nightly-cpu" in (out / "site" / "index.html").read_text()
