@@ -33,7 +33,7 @@ def local(store: str, wanted: Wanted = everything) -> Path:
     """The folder of a store; for a URL, of its mirror here, which is brought up to date."""
     if not is_url(store):
         return Path(store)
-    return mirror(Remote(store), cache_folder(default_cache(), store), say, wanted=wanted)
+    return mirror(Remote(store), cache_folder(default_cache(), store), say, wanted=wanted, prune=True)
 
 
 def local_run(run: str) -> Path:
@@ -59,10 +59,10 @@ def follow(store: RunStore, remote: Remote | None) -> Uploader | None:
 
 def deliver(run: Path, follower: Uploader | None) -> bool:
     """Seals a finished run and copies the rest of it. A failure is told, and leaves the run where it is."""
-    seal(run)
-    if follower is None:
-        return True
     try:
+        seal(run)
+        if follower is None:
+            return True
         files = follower.finish(run)
     except StoreError as error:
         print_error(err, error, error.hint, None, ())
@@ -86,13 +86,12 @@ def push_runs(
 @store_app.command()
 def pull(
     url: Annotated[str, typer.Argument(metavar="URL", help="Such as s3://bucket/prefix.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the runs go: a store in a folder.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the runs go: a store in a folder, new or not.")
+    ],
     run: Annotated[str, typer.Option(metavar="NAME", help="Only this run.")] = "",
 ) -> None:
-    """Copy every finished run, logs included, to a folder that is empty or was filled so."""
-    known = folder.is_dir() and any(folder.iterdir()) and not any(folder.glob(".*.json"))
-    if known:
-        raise StoreError(f"{folder} holds something else", "Name a new folder: what the store lacks is removed there.")
+    """Copy every finished run, logs included, into a store in a folder; what is there stays."""
     mirror(_remote(url), folder, say, only=run, skip=None)
     out.print(Text(f"{folder}: {len(list(folder.glob('*/manifest.json')))} runs"), soft_wrap=True)
 
@@ -116,8 +115,10 @@ def verify_store(
     out.print(Text(checked.sentence, style="bold red" if checked.damage else "bold green"))
     if checked.damage:
         out.print(_damage_table(checked))
-    for run in checked.unfinished:
-        out.print(Text(f"note: {run} has no manifest: unfinished, or made by hand", style="yellow"), soft_wrap=True)
+    if checked.unfinished:
+        names = ", ".join(checked.unfinished[:5]) + (", …" if len(checked.unfinished) > 5 else "")
+        what = f"{len(checked.unfinished)} without a manifest, unfinished or made by hand: {names}"
+        out.print(Text(f"note: {what}", style="yellow"), soft_wrap=True)
     if checked.damage:
         raise typer.Exit(1)
 

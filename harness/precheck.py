@@ -36,12 +36,19 @@ def look(
 ) -> list[GpuState]:
     """Every GPU, each read a few times: a kernel that runs now and then must not be missed."""
     readings: dict[int, list[GpuSample]] = {gpu: [] for gpu in gpus}
+    lost: dict[int, str] = {}
     for number in range(_READINGS):
         if number:
             sleep(_APART_S)
         for gpu in gpus:
-            readings[gpu].append(source.read(gpu))
-    return [judge(worst_of(readings[gpu]), limits) for gpu in gpus]
+            try:
+                readings[gpu].append(source.read(gpu))
+            except Exception as error:  # the vendors' error trees share no base class
+                lost[gpu] = f"GPU {gpu}: it can't be read: {type(error).__name__}: {error}"
+    return [
+        GpuState(GpuSample(0.0, gpu), (lost[gpu],), ()) if gpu in lost else judge(worst_of(readings[gpu]), limits)
+        for gpu in gpus
+    ]
 
 
 def worst_of(samples: Sequence[GpuSample]) -> GpuSample:

@@ -223,10 +223,12 @@ def mirror(
     wanted: Wanted = everything,
     only: str = "",
     skip: re.Pattern[str] | None = _NOT_READ,
+    prune: bool = False,
 ) -> Path:
     """A local folder like the store: its finished runs, less what no verb reads. Copies only what is new.
 
-    `only`: the one run to look for. A run that can't be read whole is told and left as it was here before, if it was.
+    `only`: the one run to look for; `prune`: remove what the store no longer has. A run that can't be read whole is
+    told and left as it was here before, if it was.
     """
     listed = remote.listing(only)
     runs: dict[str, set[str]] = {}
@@ -236,7 +238,7 @@ def mirror(
             runs.setdefault(run, set()).add(rest)
     finished = {run: frozenset(names) for run, names in runs.items() if MANIFEST_FILE in names}
     into.mkdir(parents=True, exist_ok=True)
-    for gone in [] if only else into.iterdir():
+    for gone in into.iterdir() if prune and not only else ():
         if gone.is_dir() and gone.name not in (*finished, "rows"):
             shutil.rmtree(gone)
     for run in sorted(finished):

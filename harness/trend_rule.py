@@ -25,6 +25,9 @@ from harness.stats import Floats
 
 WINDOW = 60  # nights of baseline at most: older ones say little about today's host
 MIN_BASELINE = 8  # with fewer, one night's t would have to exceed 5
+# After a confirmed change: a slowdown that is fixed within a week must be seen to be gone, or it stays for ever, since
+# a level of both kinds of nights is too wide to differ from anything.
+MIN_NEW_LEVEL = 3
 RECENT = 7  # splits looked at
 # Found by simulation (mtpbench selftest stats): what meets the targets for false alerts with the least delay.
 ALERT_P, CONFIRM_P = 0.004, 0.002
@@ -60,7 +63,7 @@ def changes(nights: Sequence[float]) -> list[Change]:
             lone.add(pending.start)
             segment.remove(pending.start)
             pending = None
-        found = _look(values, segment)
+        found = _look(values, segment, MIN_NEW_LEVEL if start else MIN_BASELINE)
         if pending is not None and (found is None or found.worse != pending.worse):
             done.append(replace(pending, withdrawn=True))
             pending = None
@@ -76,10 +79,10 @@ def changes(nights: Sequence[float]) -> list[Change]:
     return [*done, pending] if pending is not None else done
 
 
-def _look(values: Floats, segment: list[int]) -> Change | None:
-    """The likeliest change within the last nights of a segment, if any is likely."""
+def _look(values: Floats, segment: list[int], least: int) -> Change | None:
+    """The likeliest change within the last nights of a segment, if any is likely; `least` nights are before it."""
     x = values[segment[-(WINDOW + RECENT) :]]
-    most = min(RECENT, len(x) - MIN_BASELINE)
+    most = min(RECENT, len(x) - least)
     if most < 1:
         return None
     k = np.arange(1, most + 1)

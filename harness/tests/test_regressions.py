@@ -46,7 +46,7 @@ def told(levels: dict[str, list[float]], upto: int | None = None) -> list[Told]:
 
 STEPS = {
     "mtp": [10.0] * 20 + [10.6] * 20,
-    "plain": [10.0] * 21 + [11.0] * 10 + [10.0] * 9,  # seen a night later, and undone
+    "plain": [10.0] * 21 + [11.0] * 6 + [10.0] * 13,  # seen a night later, and undone
     "third": [10.0] * 32 + [10.5] * 8,  # another slowdown
 }
 

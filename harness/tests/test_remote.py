@@ -219,6 +219,8 @@ def test_without_a_manifest_what_can_not_be_read_is_still_named(sealed: Path, pa
     found = verify(sealed.parent)
     assert [one.file for one in found.damage] == [path.relative_to(sealed.parent).as_posix()]
     assert found.unfinished == [sealed.name]
+    path.unlink()
+    assert verify(sealed.parent).unfinished == [sealed.name]
 
 
 def test_verify_names_what_was_added_and_rows_without_a_run(sealed: Path) -> None:
@@ -279,7 +281,9 @@ def test_the_verbs_take_a_url(tmp_path: Path, sealed: Path, s3: str) -> None:
     same = f"{url}/{sealed.name}@mtp"
     assert json.loads(call("compare", same, same, "--store", url, "--format", "json"))["base"] == same
     call("trend", url, "--today", "2026-01-01", check=5)
+    mine = save(tmp_path / "pulled", run([0.01]))
     call("store", "pull", url, "pulled")
+    assert mine.is_dir()
     assert load_run(tmp_path / "pulled" / sealed.name).passes == load_run(sealed).passes
     call("store", "verify", url)
     call("store", "verify", "runs")

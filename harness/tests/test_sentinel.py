@@ -209,6 +209,8 @@ def test_the_worst_of_a_few_readings_decides() -> None:
     assert silent.unread == ("memory", "temperature", "power")
     assert worst_of([sample(0, clock=900), sample(0, clock=None), sample(0, clock=300)]).clock_mhz == 300
     [slow] = look(Sensors({0: [sample(0, clock=132)]}), (0,), Limits(min_clock_mhz=2000), sleep=lambda _s: None)
+    [gone] = look(Sensors({0: [sample(0)]}), (1,), Limits(), sleep=lambda _s: None)
+    assert gone.problems == ("GPU 1: it can't be read: KeyError: 1",)
     assert slow.problems == ("GPU 0: clock 132 MHz, at least 2000 MHz wanted: it is throttled",)
 
 

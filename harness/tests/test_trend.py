@@ -88,6 +88,16 @@ def test_a_step_that_stays_is_confirmed_and_never_becomes_normal() -> None:
     assert [change.worse for change in back.changes if change.confirmed is not None] == [True, False]
 
 
+@pytest.mark.parametrize("nights_of_it", [3, 4, 6, 10])
+def test_a_slowdown_that_is_fixed_within_days_is_gone(nights_of_it: int) -> None:
+    fixed = nights([10.0] * 20 + [10.6] * nights_of_it + [10.0] * 4)
+    [during] = told(fixed[: 20 + nights_of_it])
+    assert during.status is Status.REGRESSED
+    [after] = told(fixed)
+    assert after.status is Status.OK
+    assert [(change.start, change.worse) for change in after.changes] == [(20, True), (20 + nights_of_it, False)]
+
+
 def test_two_small_steps_add_up() -> None:
     [found] = told(nights([10.0] * 20 + [10.3] * 20 + [10.6] * 10))
     assert found.status is Status.REGRESSED
