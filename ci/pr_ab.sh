@@ -2,6 +2,7 @@
 # Measures a pull request's head against its base in turn on this node. Both are commits of this repository: the harness
 # that measures is the one checked out here, only the servers come from theirs.
 #   BASE=SHA HEAD=SHA SCENARIO=FILE ci/pr_ab.sh STORE [mtpbench ab's options]
+# By hand, without a GPU: PRECHECK="--wait 0" BASE=main HEAD=HEAD SCENARIO=scenarios/nightly-cpu.yaml ci/pr_ab.sh ab
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 store=$1
@@ -9,7 +10,8 @@ shift
 export MTPBENCH_JOB=${MTPBENCH_JOB:-ab-$$}
 trap 'ci/teardown.sh "$MTPBENCH_JOB" || echo "ab: containers may be left" >&2' EXIT
 mtpbench=("${PYTHON:-python3}" -m harness)
-"${mtpbench[@]}" ci precheck --need-gpu --wait 600
+read -ra precheck <<< "${PRECHECK:---need-gpu --wait 600}"
+"${mtpbench[@]}" ci precheck "${precheck[@]}"
 code=0
 "${mtpbench[@]}" ab "$SCENARIO" --base "$BASE" --head "$HEAD" --store "$store" "$@" || code=$?
 # 2 may also be a wrong call or a server that failed: without a run there is nothing to tell.

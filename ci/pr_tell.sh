@@ -11,6 +11,6 @@ mapfile -t runs < <(find "$store" -mindepth 2 -maxdepth 2 -name ab.json -printf 
 [ ${#runs[@]} -eq 1 ] || { echo "tell: ${#runs[@]} A/B runs in $store, one is expected" >&2; exit 1; }
 "${mtpbench[@]}" store verify "$store"
 why=()
-if "${mtpbench[@]}" explain "${runs[0]}" --format json > why.json; then why=(--why why.json); fi
+if "${mtpbench[@]}" explain "${runs[0]}" --format json > "$store/why.json"; then why=(--why "$store/why.json"); fi
 "${mtpbench[@]}" ci comment "${runs[0]}" --repo "$REPOSITORY" --pr "$PULL_REQUEST" --commit "$HEAD" \
     --details-url "$DETAILS" --output comment "${why[@]}" "$@"

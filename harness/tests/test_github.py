@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +24,7 @@ from test_verdict import noisy, tpot
 from harness import ab
 from harness.comment import marker, to_comment
 from harness.github import BOT, CONCLUSIONS, GitHub, GitHubError
+from harness.manifest import seal
 from harness.session import Party, Session
 from harness.verdict import Verdict
 
@@ -187,3 +191,21 @@ def test_the_verb(tmp_path: Path, forge: Forge, ab_run: Path) -> None:
     assert "comment updated: x#1" in second.stderr
     assert TOKEN not in first.stdout + first.stderr
     mtpbench("compare", ab_run, "--format", "markdown", cwd=tmp_path, check=1)
+
+
+def test_the_script_that_tells_a_pull_request(tmp_path: Path, forge: Forge, ab_run: Path) -> None:
+    """From an artifact to the comment and the check; a record that was tampered with is told to nobody."""
+    seal(ab_run)
+    script = Path(__file__).parents[2] / "ci" / "pr_tell.sh"
+    env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(script.parents[1]), "GITHUB_TOKEN": TOKEN,
+           "GITHUB_API_URL": forge.url, "REPOSITORY": "o/r", "PULL_REQUEST": "7", "HEAD": "c" * 40,
+           "DETAILS": "https://job.example"}  # fmt: skip
+    command = [script, ab_run.parent, "--output", tmp_path / "comment"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    [posted], [check] = forge.comments, forge.checks
+    assert posted["body"].startswith("<!-- mtpbench-ab:scripted -->\n### ❌ FAIL")
+    assert (check["conclusion"], check["details_url"]) == ("failure", "https://job.example")
+    next(ab_run.glob("passes/*.json")).write_text("{}")
+    assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=110).returncode == 1
+    assert len(forge.checks) == 1
