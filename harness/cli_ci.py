@@ -40,6 +40,7 @@ from harness.trend_rule import MIN_BASELINE
 from harness.verdict import Comparison
 
 _WAIT_S = 15.0
+Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
 ci_app = typer.Typer(no_args_is_help=True, help="What automation calls; each also works by hand: docs/ci.md.")
 
@@ -228,10 +229,11 @@ def confirm(
     at_most: Annotated[int, typer.Option(help="So many A/Bs; the rest waits for another night.")] = 2,
     gpus: Gpus = "",
     image: Image = "",
+    today: Today = "",
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Run the paired A/B of each unconfirmed alert of the trend, so that a person sees only what is confirmed."""
-    commands = trends.commands(told_of(local(store), ledger))
+    commands = trends.commands(told_of(local(store), ledger, today=today))
     for number, command in enumerate(commands):
         words = shlex.split(command)[1:]
         if "env:OLD_ENVIRONMENT" in words:
@@ -252,7 +254,7 @@ def write_issues(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the texts go.")] = Path("issues"),
     site: Annotated[str, typer.Option(metavar="URL", help="Of the published pages, to link to.")] = "",
-    today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
+    today: Today = "",
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Write the text of an issue for each confirmed slowdown: FOLDER/NAME/{body.md,title,marker,owner}, issues.json.

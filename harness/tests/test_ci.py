@@ -84,8 +84,8 @@ def test_workflows_are_thin_and_bounded(name: str) -> None:
     if name != "test":
         measure = jobs(name)["measure"]
         assert "vars.MTPBENCH_RUNNER" in measure["runs-on"]
-        down = [step for step in measure["steps"] if step.get("if") == "always()" and "teardown" in step.get("run", "")]
-        assert len(down) == 1
+        down = [step for step in measure["steps"] if "teardown" in step.get("run", "")]
+        assert [step.get("if") for step in down] == [None, "always()"]
         assert measure.get("concurrency", {}).get("group", "mtpbench-node") == "mtpbench-node"
 
 
@@ -165,6 +165,21 @@ def test_who_may_start_an_ab_of_what(tmp_path: Path, comment: str, author: str, 
     assert said in (done.stdout or done.stderr)
     assert (done.returncode == 0) == said.startswith("base=")
     assert not (tmp_path / "gotcha").exists()
+
+
+@pytest.mark.parametrize(("job", "label"), [(["nightly-7-1"], "mtpbench.job=nightly-7-1"), ([], "mtpbench.job")])
+def test_teardown_removes_the_containers_of_a_job(tmp_path: Path, job: list[str], label: str) -> None:
+    docker = """#!/usr/bin/env bash
+echo "$*" >> "${0%/*}/calls"
+[ "$1" != ps ] || printf 'one\\ntwo\\n'
+"""
+    (tmp_path / "docker").write_text(docker)
+    (tmp_path / "docker").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([CI / "teardown.sh", *job], env=env, check=True, timeout=30)
+    listed, removed = (tmp_path / "calls").read_text().splitlines()
+    assert listed == f"ps --all --quiet --filter label={label}"
+    assert removed == "rm --force one two"
 
 
 @pytest.mark.serial

@@ -19,7 +19,7 @@ from conftest import SCENARIO
 from launches import launch, run, save
 
 from harness.client import ControlClient
-from harness.errors import StoreError
+from harness.errors import MtpbenchError, StoreError
 from harness.manifest import MANIFEST_FILE, Manifest, read_manifest, seal
 from harness.remote import Remote, Uploader, cache_folder, mirror, push
 from harness.server import free_port
@@ -179,6 +179,17 @@ def test_a_storage_that_fails_leaves_the_run_and_says_how_to_go_on(tmp_path: Pat
         Remote(f"s3://tester:{SECRET}@results/x")
     with pytest.raises(StoreError, match="no-such-bucket/x can't be listed"):
         mirror(remote, tmp_path / "copy", quiet)
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_any_file_system_of_fsspec_will_do(tmp_path: Path, sealed: Path, protocol: str) -> None:
+    remote = Remote(f"{protocol}://{tmp_path}/shared/store/")
+    push(sealed, remote, quiet)
+    copy = mirror(remote, tmp_path / "copy", quiet)
+    assert load_run(copy / sealed.name).passes == load_run(sealed).passes
+    assert verify_remote(remote).sentence == "OK: 10 files of 1 run are as they were written"
+    with pytest.raises(MtpbenchError, match="needs the package nosuchfs|Protocol not known"):
+        Remote("nosuch://x/y")
 
 
 def test_another_run_of_the_same_name_is_refused(tmp_path: Path, sealed: Path, s3: str) -> None:
