@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any
@@ -251,7 +251,7 @@ def _software(run: StoredRun, arm: str) -> str:
     return f"{fingerprint_class(known)} {json.dumps(parts, sort_keys=True)}"
 
 
-def _grouped(marks: Iterable[Mark], key: Any) -> dict[str, list[Mark]]:
+def _grouped(marks: Iterable[Mark], key: Callable[[Mark], str]) -> dict[str, list[Mark]]:
     out: dict[str, list[Mark]] = {}
     for mark in sorted(marks, key=lambda mark: mark.created_at):
         out.setdefault(key(mark), []).append(mark)

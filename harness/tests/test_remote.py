@@ -188,7 +188,7 @@ def test_any_file_system_of_fsspec_will_do(tmp_path: Path, sealed: Path, protoco
     copy = mirror(remote, tmp_path / "copy", quiet)
     assert load_run(copy / sealed.name).passes == load_run(sealed).passes
     assert verify_remote(remote).sentence == "OK: 10 files of 1 run are as they were written"
-    with pytest.raises(MtpbenchError, match="needs the package nosuchfs|Protocol not known"):
+    with pytest.raises(MtpbenchError, match=r"needs the package nosuchfs|Protocol not known"):
         Remote("nosuch://x/y")
 
 
