@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from harness import stats
@@ -36,9 +36,14 @@ def floors(root: Path, host: str, scenario: str) -> Floors:
 
 def pooled(runs: Iterable[tuple[StoredRun, Session]]) -> Floors:
     """Standard deviation of one A/A delta and its degrees of freedom, for each row, pooled over runs."""
+    return pooled_deltas(aa_deltas(run, session) for run, session in runs)
+
+
+def pooled_deltas(of_runs: Iterable[Mapping[RowKey, list[float]]]) -> Floors:
+    """The same of the runs' deltas."""
     groups: dict[RowKey, list[list[float]]] = {}
-    for run, session in runs:
-        for key, values in aa_deltas(run, session).items():
+    for deltas in of_runs:
+        for key, values in deltas.items():
             groups.setdefault(key, []).append(values)
     known = {key: stats.standard_deviation(values) for key, values in groups.items()}
     return {key: floor for key, floor in known.items() if floor[1] >= 1 and math.isfinite(floor[0])}

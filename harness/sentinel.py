@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from harness import stats
 from harness.archive import Archive
 from harness.comparable import facts, fingerprint_class
 from harness.errors import MtpbenchError, StoreError
-from harness.floor import Floors, aa_deltas, pooled
+from harness.floor import Floors, aa_deltas, pooled_deltas
 from harness.manifest import SENTINEL_FILE
 from harness.pairs import RowKey, measure, primary_name
-from harness.rule import FAIL_ERROR, TOLERANCE
+from harness.rule import TOLERANCE
 from harness.session import Session, sides
 from harness.store import QUARANTINE_FILE, StoredRun, read_json, utc_now
 from harness.trend import night_of
@@ -32,6 +33,8 @@ from harness.trend_rule import changes
 from harness.verdict import Verdict, compare
 
 CLEAN_NIGHTS = 3  # in a row that end a quarantine
+# A night that is wrongly called a drift costs CLEAN_NIGHTS: at 1 % a test, three of a hundred nights were.
+SURE = 0.001
 SENTINEL_VERSION = 1  # 1: first
 _LEVEL_METRIC = "tpot_p50"  # where a scenario declares no primary endpoint
 
@@ -77,19 +80,34 @@ class Period:
 Written = dict[str, dict[str, Any]]  # path below the store → what a file is to hold
 
 
+@dataclass(frozen=True)
+class _Night:
+    """An A/A run, and what is computed of it once, however many later nights are compared with it."""
+
+    run: StoredRun
+    session: Session
+    mark: Mark
+
+    @cached_property
+    def deltas(self) -> dict[RowKey, list[float]]:
+        return aa_deltas(self.run, self.session)
+
+    @cached_property
+    def levels(self) -> dict[tuple[RowKey, str], float]:
+        return _levels(self.run, self.session)
+
+
 def judge(archive: Archive) -> tuple[list[Mark], Written]:
     """A mark for every A/A run in order of time, and those that are new; what was said before stays said."""
-    marks: list[Mark] = []
+    seen: list[_Night] = []
     new: Written = {}
-    seen: list[tuple[StoredRun, Session, Mark]] = []
     for run, session in _aa_runs(archive):
-        mark = _stored(run)
-        if mark is None:
-            mark = _judged(run, session, seen)
-            new[f"{run.path.name}/{SENTINEL_FILE}"] = mark.to_json()
-        seen.append((run, session, mark))
-        marks.append(mark)
-    return marks, new
+        night = _Night(run, session, _stored(run) or _blank(run))
+        if not (run.path / SENTINEL_FILE).is_file():
+            night = _judged(night, seen)
+            new[f"{run.path.name}/{SENTINEL_FILE}"] = night.mark.to_json()
+        seen.append(night)
+    return [night.mark for night in seen], new
 
 
 def periods(marks: Iterable[Mark], nights: int = CLEAN_NIGHTS) -> list[Period]:
@@ -162,22 +180,28 @@ def _stored(run: StoredRun) -> Mark | None:
         raise StoreError(f"{file} is damaged: {error!r}", "Remove it: the night is judged anew.") from error
 
 
-def _judged(run: StoredRun, session: Session, seen: Sequence[tuple[StoredRun, Session, Mark]]) -> Mark:
+def _blank(run: StoredRun) -> Mark:
+    return Mark(run.id, run.created_at, night_of(run)[0], str(run.environment.get("host")), run.scenario.name)
+
+
+def _judged(night: _Night, seen: Sequence[_Night]) -> _Night:
     """A night against the same host and scenario before it, since the last release by hand."""
-    blank = Mark(run.id, run.created_at, night_of(run)[0], str(run.environment.get("host")), run.scenario.name)
-    before = [item for item in seen if (item[2].host, item[2].scenario) == (blank.host, blank.scenario)]
-    freed = max((n + 1 for n, (_, _, mark) in enumerate(before) if mark.released), default=0)
+    mark = night.mark
+    before = [one for one in seen if (one.mark.host, one.mark.scenario) == (mark.host, mark.scenario)]
+    freed = max((n + 1 for n, one in enumerate(before) if one.mark.released), default=0)
     before = before[freed:]
-    base, head = sides(run, session)
-    found = compare(base, head, metrics=session.metrics, plan=session.plan)
+    base, head = sides(night.run, night.session)
+    found = compare(base, head, metrics=night.session.metrics, plan=night.session.plan)
     if found.verdict is Verdict.INVALID:
-        return replace(blank, clean=False)
-    drift = [f"equal servers differ: {found.headline}"] if found.verdict in (Verdict.FAIL, Verdict.IMPROVED) else []
-    steady = pooled((one, its) for one, its, mark in before if mark.clean and not mark.drift)
-    drift += _wider(aa_deltas(run, session), steady)
-    nights, moved = _moved(run, session, [(one, its) for one, its, _ in before])
+        return replace(night, mark=replace(mark, clean=False))
+    certain = any(min(row.decision.p_slower, row.decision.p_faster) <= SURE for row in found.rows)
+    differ = certain and found.verdict in (Verdict.FAIL, Verdict.IMPROVED)
+    drift = [f"equal servers differ: {found.headline}"] if differ else []
+    steady = pooled_deltas(one.deltas for one in before if one.mark.clean and not one.mark.drift)
+    drift += _wider(night.deltas, steady)
+    nights, moved = _moved(night, before)
     drift += moved
-    return replace(blank, drift=tuple(drift), clean=not drift, baseline=nights)
+    return replace(night, mark=replace(mark, drift=tuple(drift), clean=not drift, baseline=nights))
 
 
 def _wider(tonight: Mapping[RowKey, list[float]], steady: Floors) -> list[str]:
@@ -189,7 +213,7 @@ def _wider(tonight: Mapping[RowKey, list[float]], steady: Floors) -> list[str]:
         p = stats.wider_p(sd, df, *steady[key]) * len(known)
         found.append((p, key, sd))
     worst = min(found, key=lambda item: item[0], default=None)
-    if worst is None or worst[0] > FAIL_ERROR:
+    if worst is None or worst[0] > SURE:
         return []
     p, key, sd = worst
     return [
@@ -198,16 +222,14 @@ def _wider(tonight: Mapping[RowKey, list[float]], steady: Floors) -> list[str]:
     ]
 
 
-def _moved(run: StoredRun, session: Session, before: Sequence[tuple[StoredRun, Session]]) -> tuple[int, list[str]]:
+def _moved(tonight: _Night, before: Sequence[_Night]) -> tuple[int, list[str]]:
     """Rows whose level left that of earlier nights with the same software, and with how many nights they were compared.
 
     Any direction counts: a host that got faster is another host, too.
     """
     out, nights = [], 0
-    tonight = _levels(run, session)
-    earlier = [_levels(one, its) for one, its in before]
-    for place, value in tonight.items():
-        series = [levels[place] for levels in earlier if place in levels]
+    for place, value in tonight.levels.items():
+        series = [one.levels[place] for one in before if place in one.levels]
         nights = max(nights, len(series))
         logs = [*series, value]
         found = changes(logs)
@@ -216,7 +238,7 @@ def _moved(run: StoredRun, session: Session, before: Sequence[tuple[StoredRun, S
             shift = float(np.mean(logs[sure[-1] :]) - np.mean(logs[: sure[0]]))
             drifting = abs(shift) >= TOLERANCE
         else:
-            pending = [change for change in found if not change.withdrawn]
+            pending = [change for change in found if not change.withdrawn and change.p <= SURE]
             shift = pending[-1].delta if pending else 0.0
             drifting = bool(pending)
         if drifting:
