@@ -24,12 +24,6 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RUNS = sorted(path for path in RESULTS.iterdir() if (path / "run.json").is_file())
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the script bundle is kept: making it takes seconds."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(params=RUNS, ids=lambda path: path.name.split("-", 1)[1])
 def run(request: pytest.FixtureRequest) -> StoredRun:
     return load_run(request.param)
