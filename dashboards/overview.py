@@ -58,17 +58,22 @@ def _of_rows(site: Site) -> list[Finding]:
         if one.status in _WRONG:
             key = one.series.key
             level = key.row.level if one.status in (Status.REGRESSED, Status.ALERT) else None
-            groups.setdefault((one.status, key.scenario, key.host, key.row.arm, level, one.since), []).append(one)
+            arm = key.row.arm if one.status is not Status.STALE else None  # a host that is silent is so in all arms
+            groups.setdefault((one.status, key.scenario, key.host, arm, level, one.since), []).append(one)
     out = []
     for rows in groups.values():
         rows.sort(key=telling)
         first = rows[0]
         sentence = first.sentence
-        if first.status in (Status.MISSING, Status.STALE) and len(rows) > 1:
-            key, what = first.series.key, first.status.value
-            why = "its scenario still runs" if first.status is Status.MISSING else "nothing was measured since"
+        key = first.series.key
+        if first.status is Status.MISSING and len(rows) > 1:
             place = f"{len(rows)} rows of {key.scenario} on {key.host}"
-            sentence = f"{key.row.arm} is {what} since {first.since} in {place}: {why}."
+            sentence = f"{key.row.arm} is missing since {first.since} in {place}: its scenario still runs."
+        elif first.status is Status.STALE and len(rows) > 1 and first.since is not None:
+            days = (site.today - first.since).days
+            sentence = (
+                f"{key.scenario} on {key.host} is stale since {first.since}: nothing was measured for {days} days."
+            )
         out.append(Finding(first.verdict.value, sentence, tuple(rows), _scenario_page(site, first)))
     return out
 
@@ -118,13 +123,17 @@ def _answer(site: Site, found: Sequence[Finding]) -> str:
         judged, sentence = headline([one for one in site.told if one.status is not Status.MOVED])
         verdict, sentence = judged.value, sentence.partition(": ")[2]
     nights = [night_of(run)[0] for view in site.scenarios for run in view.nightly]
-    facts = [f"{len(found)} findings" if len(found) != 1 else "1 finding"] if found else ["Nothing is wrong"]
+    facts = [_count(len(found), "finding") if found else "Nothing is wrong"]
     facts.append(f"{sum(one.status is not Status.MOVED for one in site.told)} rows judged")
     facts.append(f"last night {_age(max(nights), site.today)}" if nights else "no nightly run is stored")
     return (
         f'<div class="answer {text(verdict)}"><p class="word">{text(verdict)}</p><h1>{text(sentence)}</h1>'
         f'<p class="soft">{text(" · ".join(facts))}</p></div>'
     )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _age(day: date, today: date) -> str:
@@ -206,7 +215,7 @@ def _set_aside(site: Site) -> str:
             f"{text(run.quarantine)}</li>"
             for run in reversed(aside)
         )
-        out += f"<h2>In quarantine: {len(aside)} runs that judge nothing</h2><ul>{entries}</ul>"
+        out += f"<h2>In quarantine: {_count(len(aside), 'run')}, judging nothing</h2><ul>{entries}</ul>"
     if site.archive.left_out:
         out += f"<h2>Could not be read</h2>{items(list(site.archive.left_out))}"
     return out

@@ -41,9 +41,9 @@ const mtpbench = (() => {
         load("nights:" + asks.scenario, `data/scenario/${asks.scenario}/nights.js`),
         load(`nights:${asks.scenario}:${asks.metric}`, `data/scenario/${asks.scenario}/${asks.metric}.js`),
       ]);
-      const last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 0);
+      const days = site.days.length, last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 0);
       const first = Math.max(stamp(site.days[0]), span ? last - (span - 1) * DAY : 0);
-      const relative = document.querySelector("#scale")?.value === "relative", say = (value) => `${number(value)} ${data.unit}`;
+      const relative = days > 2 && document.querySelector("#scale")?.value === "relative", say = (value) => `${number(value)} ${data.unit}`;
       const series = data.series.filter((s) => s.tp === Number(asks.tp) && s.level === asks.level);
       const nights = [], bands = [], marks = [], odd = [], cells = new Map();
       let part = 0;
@@ -85,7 +85,7 @@ const mtpbench = (() => {
         .map(([day, of]) => [day, ...arms.map((arm) => number(of[arm]))]);
       return {
         datasets: { nights, bands, marks, odd, events },
-        tokens: { __FROM__: first, __TO__: last, __UNIT__: relative ? "% off its median" : data.unit },
+        tokens: { __FROM__: first - (days < 3) * DAY, __TO__: last + (days < 3) * DAY, __UNIT__: relative ? "% off its median" : data.unit },
         table: { head: ["night", ...arms.map((arm) => `${arm}, ${data.unit}`)], rows },
         name: `${asks.scenario}-${asks.metric}-tp${asks.tp}-${asks.level}`,
       };

@@ -185,7 +185,7 @@ def test_a_store_that_nobody_feeds_is_shouted(simulated: tuple[Site, Path]) -> N
     site = gather(simulated[0].archive, TODAY + timedelta(9), BUILT, NO_LEDGER)
     stale = next(one for one in findings(site) if "stale" in one.sentence)
     assert stale.word == "MISSING"
-    assert "nothing was measured since" in stale.sentence
+    assert "stale since 2026-11-29: nothing was measured for 10 days" in stale.sentence
 
 
 def test_quarantined_runs_are_drawn_and_do_not_judge(simulated: tuple[Site, Path]) -> None:
