@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_import, cli_trend, cli_verdict, scenario_file
+from harness import __version__, cli_doctor, cli_import, cli_simulate, cli_trend, cli_verdict, scenario_file
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -54,6 +54,7 @@ selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as
 app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
 cli_trend.register(app, selftest)
+cli_simulate.register(app)
 
 
 @app.command()
