@@ -13,7 +13,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_explain, cli_import, cli_trend, cli_verdict, scenario_file
+from harness import (
+    __version__,
+    cli_doctor,
+    cli_explain,
+    cli_import,
+    cli_simulate,
+    cli_trend,
+    cli_verdict,
+    scenario_file,
+)
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -55,6 +64,7 @@ app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
 cli_explain.register(app)
 cli_trend.register(app, selftest)
+cli_simulate.register(app)
 
 
 @app.command()

@@ -56,13 +56,12 @@ def hypothesis_rows(explanation: Explanation) -> list[tuple[str, ...]]:
 
 def headline(explanation: Explanation) -> str:
     """The sentence, marked where nothing of it was measured."""
-    return f"SIMULATED: {explanation.sentence}" if simulated(explanation) else explanation.sentence
+    return f"SIMULATED, NOT MEASURED. {explanation.sentence}" if simulated(explanation) else explanation.sentence
 
 
 def simulated(explanation: Explanation) -> bool:
     """Do launches of either side come from the simulator?"""
-    case = explanation.case
-    return any("simulat" in str(run.environment.get("host", "")) for s in (case.base, case.head) for run in s.side.runs)
+    return any(run.simulated for one in (explanation.case.base, explanation.case.head) for run in one.side.runs)
 
 
 def to_rich(explanation: Explanation) -> RenderableType:

@@ -1,7 +1,7 @@
 """What may have changed TPOT, as a table: name, what confirms it, what refutes it, the test, and what would tell.
 
 A newcomer adds a hypothesis with one entry below and a test on hand-made passes. Numbers 1 to 9 are those of the
-question that this suite began with: a verify kernel twice as fast, and TPOT at concurrency 16 up by 5.4 % (docs/c16.md).
+question that this suite began with: a verify kernel twice as fast, and TPOT up by 5.4 % at concurrency 16, docs/c16.md.
 
 Four of them make the decode step itself longer. What tells them apart is where the excess appears:
 

@@ -13,7 +13,7 @@ from harness.model import LaunchRecord, LoadLevel, Pass
 from harness.pairs import Side, measure
 
 # Forward passes of SGLang's device timer that are no part of a decode step: prefill, and waiting for other ranks.
-_NOT_DECODE = ("extend", "mixed", "split_prefill", "prebuilt", "idle")
+_NOT_DECODE = ("extend", "prefill", "mixed", "split_prefill", "prebuilt", "idle")
 _DEVICE_COUNTER = "device_seconds_"
 
 

@@ -56,6 +56,12 @@ class StoredRun:
     passes: tuple[Pass, ...]
     failed: tuple[PassRecord, ...]
 
+    @property
+    def simulated(self) -> dict[str, Any] | None:
+        """How the simulator made it; None of a measured run."""
+        made: dict[str, Any] | None = self.environment.get("simulated")
+        return made
+
 
 class RunStore:
     """One run's folder, open for writing. Only one process may hold it."""

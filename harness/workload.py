@@ -150,9 +150,7 @@ class CorpusBook:
 
     def item(self, position: int) -> Item:
         draw = random.Random(f"{self._workload.seed}/{position}")
-        assert self._workload.input_tokens is not None, "checked by Workload"
-        length = self._lengths[position] or _length(self._workload.input_tokens, draw)
-        output = _length(self._workload.output_tokens, draw)
+        length, output = draw_lengths(self._workload, self._lengths[position], draw)
         shared = self._ids[: self._workload.shared_prefix_tokens]
         own = self._own(position, length - len(shared), draw)
         return Item(Prompt(length, ids=(*shared, *own)), output)
@@ -165,6 +163,12 @@ class CorpusBook:
         while len(out) < length:  # the corpus ends: go on from its beginning
             out += self._ids[: length - len(out)]
         return out
+
+
+def draw_lengths(workload: Workload, swept: int, draw: random.Random) -> tuple[int, int]:
+    """Input and output tokens of a prompt; `swept` is its input length where the scenario sweeps them, else 0."""
+    assert workload.input_tokens is not None, "checked by Workload"
+    return swept or _length(workload.input_tokens, draw), _length(workload.output_tokens, draw)
 
 
 def _length(length: int | TokenRange | list[int], draw: random.Random) -> int:
