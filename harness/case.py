@@ -93,7 +93,8 @@ class Excess:
     level: LoadLevel
     batch: float
     length: float  # mean tokens of a sequence
-    spread: float  # longest over mean, less 1
+    spread: float  # longest over mean, less 1, of base
+    head_spread: float
     base_step: float
     base_graphs: float | None
     head_graphs: float | None
@@ -117,6 +118,7 @@ class Case:
     pairs: tuple[Pair, ...]
     whole: Estimate  # of log TPOT
     parts: Mapping[str, Estimate]  # of PARTS; their means add up to that of `whole`
+    changes: tuple[Mapping[str, float], ...]  # the same of each pair
     device: Mapping[str, Estimate]  # of the decode step, in the same unit; empty where no device times are there
     excess: tuple[Excess, ...]  # at every level that both sides have, this one first; empty between two levels
     differences: tuple[Difference, ...] = ()  # that matter
@@ -130,6 +132,10 @@ class Case:
     @property
     def between_levels(self) -> bool:
         return self.base.level != self.head.level
+
+    def sum_of(self, *names: str) -> Estimate:
+        """Several parts as one."""
+        return Estimate.of([sum(part[name] for name in names) for part in self.changes])
 
     def mean(self, of: Callable[[Seen], float | None]) -> tuple[float | None, float | None]:
         """A figure of base and of head: the geometric mean over pairs in which both have it."""
@@ -174,6 +180,7 @@ def build(base: Subject, head: Subject, differences: Sequence[Difference] = ()) 
         pairs=tuple(pairs),
         whole=Estimate.of(whole),
         parts={name: Estimate.of([part[name] for part in parts]) for name in PARTS},
+        changes=tuple(parts),
         device=_common([part for part in device if part]),
         excess=() if base.level != head.level else _excesses(pairs, base.level),
         differences=tuple(differences),
@@ -236,6 +243,7 @@ def _excesses(pairs: Sequence[Pair], first: LoadLevel) -> tuple[Excess, ...]:
                 batch=fmean(one.mean_batch for one in bases),
                 length=fmean(one.mean_length for one in bases),
                 spread=fmean(one.length_spread for one in bases),
+                head_spread=fmean(other.account.length_spread for _, other in seen),
                 base_step=fmean(one.decode_step for one in bases),
                 base_graphs=_share([one.graphs for one, _ in seen]),
                 head_graphs=_share([other.graphs for _, other in seen]),

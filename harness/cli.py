@@ -62,7 +62,7 @@ Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted;
 selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
 app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
-cli_explain.register(app)
+cli_explain.register(app, selftest)
 cli_trend.register(app, selftest)
 cli_simulate.register(app)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from harness import explain_report
 from harness.case import Subject
-from harness.cli_common import check_format, default_cache, out, show
+from harness.cli_common import check_format, default_cache, err, out, show
 from harness.cli_verdict import Allow, Store
 from harness.errors import MissingPackageError, MtpbenchError
 from harness.explain import Explanation, explain
@@ -25,9 +26,10 @@ from harness.store import AB_FILE, load_run, write_atomically
 _EXAMPLE = "mtpbench explain runs/RUN --base-arm mtp-generic --head-arm mtp-in-tree --level 16"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line."""
+def register(app: typer.Typer, selftest: typer.Typer) -> None:
+    """Adds the verbs to the command line."""
     app.command(name="explain")(explain_command)
+    selftest.command(name="explain")(check_explain)
 
 
 def explain_command(
@@ -68,6 +70,43 @@ def explain_command(
         _write_page(explanation, file or Path("explain.html"))
     else:
         show(explanation, output, explain_report.to_rich, explain_report.RENDERERS)
+
+
+def check_explain(
+    repetitions: Annotated[int, typer.Option(help="Configurations of each cause.")] = 30,
+    quiet: Annotated[int, typer.Option(help="Configurations in which nothing but noise differs.")] = 100,
+    cause: Annotated[list[str] | None, typer.Option(help="Only this cause; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the configurations.")] = 1,
+    machines: Annotated[Path, typer.Option(help="Folder with machine files.")] = Path("scenarios/hardware"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="As it stands in docs/c16.md.")] = False,
+) -> None:
+    """Put causes into simulated servers, and count how often `explain` names them. Some ten minutes for each hundred."""
+    from harness import explain_check
+    from harness.simulator.hardware import load_hardware
+
+    files = sorted(machines.glob("*.yaml"))
+    if not files:
+        raise MtpbenchError(f"no machine files in {machines}", "Run it in a checkout, or name the folder: --machines.")
+    unknown = [name for name in cause or [] if name not in explain_check.CAUSES]
+    if unknown:
+        raise MtpbenchError(f"{unknown[0]!r} is no cause", f"One of: {', '.join(explain_check.CAUSES)}.")
+    chosen = {
+        name: quiet if name == explain_check.NOISE else repetitions
+        for name in explain_check.CAUSES
+        if not cause or name in cause
+    }
+
+    def tell(one: explain_check.Trial) -> None:
+        style = None if one.right else "bold red"
+        err.print(Text(f"{one.configuration} → {one.named or 'not told'}", style=style or ""), soft_wrap=True)
+
+    done = explain_check.trials([load_hardware(file) for file in files], chosen, seed, tell)
+    if markdown:
+        sys.stdout.write(explain_check.to_markdown(done))
+    else:
+        out.print(explain_check.to_rich(done))
+    if not all(line.met for line in explain_check.lines(done)):
+        raise typer.Exit(1)
 
 
 def _write_page(explanation: Explanation, file: Path) -> None:

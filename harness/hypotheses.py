@@ -30,6 +30,9 @@ CARRIES = 1 / 3
 EQUAL_LENGTHS = 0.05
 # Lengths, or batch sizes, nearer together than this do not tell what grows with them.
 APART = 1.5
+# An excess grows with a size when it does so faster than this power of it. A kernel's time is a fixed part and one in
+# proportion to length, so its power lies between 0 and 1 at short lengths; that of segments or of the host is 0.
+POWER = 0.25
 
 
 class State(str, Enum):
@@ -172,11 +175,14 @@ class _Sign:
     figures: str
 
 
+_OTHER_GRAPHS = 0.5  # of the steps: the rest may be batches that run smaller for a while
+
+
 def _graph_sign(case: Case) -> _Sign:
     here = case.excess[0]
     if here.base_graphs is not None and here.head_graphs is not None:
         shares = f"{100 * here.base_graphs:.0f} → {100 * here.head_graphs:.0f} % of logged steps ran in a graph"
-        if here.head_graphs < 0.5 <= here.base_graphs or here.base_graphs < 0.5 <= here.head_graphs:
+        if abs(here.head_graphs - here.base_graphs) >= _OTHER_GRAPHS:
             return _Sign(True, shares)
     else:
         shares = ""
@@ -194,6 +200,11 @@ def _bucket(size: int) -> str:
 
 def _ragged_sign(case: Case) -> _Sign:
     here = case.excess[0]
+    if other_lengths(case):
+        spreads = f"{100 * here.spread:.0f} → {100 * here.head_spread:.0f} %"
+        return _Sign(
+            True, f"the longest sequence of a batch exceeds the mean by {spreads}: the sides served other lengths"
+        )
     if here.spread < EQUAL_LENGTHS:
         return _Sign(False, f"lengths are equal: the longest exceeds the mean by {100 * here.spread:.1f} %")
     equal = [
@@ -250,12 +261,12 @@ def _couples(case: Case) -> Iterator[tuple[Excess, Excess]]:
 
 
 def _grows(found: Sequence[tuple[Excess, Excess]], size: Callable[[Excess], float], unit: str) -> _Sign:
-    """Excess in proportion to a size, or the same at every size? The geometric mean of both predictions divides."""
+    """Does the excess grow with a size, at least as POWER of it?"""
     if not found:
         return _Sign(None, f"no two levels differ enough in {unit}")
     count = len(found[0][0].values)
     over = [
-        sum(a.values[n] - b.values[n] * math.sqrt(size(a) / size(b)) for a, b in found) * math.copysign(1, _sum(found))
+        sum(a.values[n] - b.values[n] * (size(a) / size(b)) ** POWER for a, b in found) * math.copysign(1, _sum(found))
         for n in range(count)
     ]
     beyond = Estimate.of(over)
@@ -299,7 +310,7 @@ def _graphs_of_levels(case: Case) -> Outcome:
     assert base is not None
     assert head is not None
     figures = f"{100 * base:.0f} → {100 * head:.0f} % of logged steps ran in a graph"
-    missing = head < 0.5 <= base
+    missing = base - head >= _OTHER_GRAPHS
     return Outcome(State.CONFIRMED if missing else State.REFUTED, figures, case.parts[MIX].mean)
 
 
@@ -309,11 +320,21 @@ def _ragged(case: Case) -> Outcome:
         equal = spread < EQUAL_LENGTHS
         figures = f"the longest sequence of a batch exceeds the mean by {100 * spread:.1f} %"
         return Outcome(State.REFUTED if equal else State.UNTESTED, figures)
+    sign = _ragged_sign(case)
+    if other_lengths(case):
+        # Not only the step: prefill takes more than in proportion to length, and requests that end apart mix batches.
+        of_lengths = case.sum_of(STEP, MIX, INTERFERENCE)
+        return Outcome(carried(case, of_lengths), sign.figures, of_lengths.mean)
     if (known := _step(case)) is not None:
         return known
-    sign = _ragged_sign(case)
     state = State.UNTESTED if sign.there is None else State.CONFIRMED if sign.there else State.REFUTED
     return Outcome(state, sign.figures, case.parts[STEP].mean)
+
+
+def other_lengths(case: Case) -> bool:
+    """Did the two sides serve lengths of another spread?"""
+    here = case.excess[0]
+    return abs(here.head_spread - here.spread) >= EQUAL_LENGTHS
 
 
 def _in_the_step(
@@ -390,12 +411,16 @@ def _sibling(subject: Subject, flag: str) -> Subject | None:
     """An arm of the same runs that differs from this one in one server flag alone."""
     scenario = subject.side.scenario
 
-    def without(arm: str) -> object:
+    def split(arm: str) -> tuple[object, object]:
+        """(the flag's value, all other settings)."""
         data = scenario.arm(arm).server.model_dump()
-        return {**data, "flags": {key: value for key, value in data.get("flags", {}).items() if key != flag}}
+        flags = data.get("flags", {})
+        others = {key: value for key, value in flags.items() if key != flag}
+        return flags.get(flag), {**data, "flags": others}
 
+    value, rest = split(subject.arm)
     for name in scenario.arms:
-        if name != subject.arm and without(name) == without(subject.arm):
+        if split(name)[0] != value and split(name)[1] == rest:
             side = replace(subject.side, arms={name: name})
             candidate = replace(subject, side=side, label=name)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, mode
 
 from harness.account import Account, Curve, account, engine_steps, total
 from harness.metrics import PassView, distribution, output_throughput
@@ -85,15 +85,23 @@ def _seen(views: Sequence[PassView]) -> Seen | None:
     pooled = total(account(view) for view in views)
     if pooled is None:
         return None
-    logged = [step["cuda_graph"] for view in views for step in view.source.record.decode_log if "cuda_graph" in step]
     return Seen(
         account=pooled,
         tpot=_mean(distribution("tpot", view).percentiles[50] for view in views),
         ttft=_mean(distribution("ttft", view).percentiles[50] for view in views),
         throughput=_mean(output_throughput(view) for view in views),
-        graphs=fmean(logged) if logged else None,
+        graphs=_graphs(views),
         device=_device(views),
     )
+
+
+def _graphs(views: Sequence[PassView]) -> float | None:
+    """Of the logged decode steps with the commonest batch size: others are on their way to it, or from it."""
+    logged = [step for view in views for step in view.source.record.decode_log if "cuda_graph" in step]
+    if not logged:
+        return None
+    usual = mode(step["running"] for step in logged)
+    return fmean(step["cuda_graph"] for step in logged if step["running"] == usual)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
