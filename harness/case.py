@@ -99,6 +99,7 @@ class Excess:
     base_graphs: float | None
     head_graphs: float | None
     values: tuple[float, ...]  # one a pair
+    device: tuple[float, ...] | None = None  # the same of device time, where both sides of every pair recorded it
 
     @property
     def estimate(self) -> Estimate:
@@ -248,9 +249,21 @@ def _excesses(pairs: Sequence[Pair], first: LoadLevel) -> tuple[Excess, ...]:
                 base_graphs=_share([one.graphs for one, _ in seen]),
                 head_graphs=_share([other.graphs for _, other in seen]),
                 values=tuple(values),
+                device=_device_excess(seen),
             )
         )
     return tuple(out)
+
+
+def _device_excess(seen: Sequence[tuple[Seen, Seen]]) -> tuple[float, ...] | None:
+    """Of a decode step, in which the device also waits: that is no device time."""
+    if not all(base.device and head.device for base, head in seen):
+        return None
+    busy = [[sum(v for k, v in one.device.items() if k != HOST_GAP) for one in pair] for pair in seen]
+    return tuple(head - base for base, head in busy)
+
+
+HOST_GAP = "host_gap"  # the part of a step's profile in which the device waits
 
 
 def _share(values: Sequence[float | None]) -> float | None:

@@ -80,7 +80,7 @@ def check_explain(
     machines: Annotated[Path, typer.Option(help="Folder with machine files.")] = Path("scenarios/hardware"),
     markdown: Annotated[bool, typer.Option("--markdown", help="As it stands in docs/c16.md.")] = False,
 ) -> None:
-    """Put causes into simulated servers, and count how often `explain` names them. Some ten minutes for each hundred."""
+    """Put causes into simulated servers, and count how often `explain` names them. A hundred take about ten minutes."""
     from harness import explain_check
     from harness.simulator.hardware import load_hardware
 

@@ -1,8 +1,8 @@
 """Causes put into simulated servers on purpose, and what `explain` says of them: how often is it right?
 
-Every configuration is drawn at random: machine, verify kernel, loads, prompt lengths, accept length, and the size of the
-effect. Both sides are simulated (harness/simulator), and explained from what a client and a server's log would show;
-what was injected, and what the simulator knows of its own steps, is not handed over. `mtpbench selftest explain`.
+Every configuration is drawn at random: machine, verify kernel, loads, prompt lengths, accept length, and the size of
+the effect. Both sides are simulated (harness/simulator), and explained from what a client and a server's log would
+show; what was injected, and what the simulator knows of its own steps, is not handed over.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rich.table import Table
 
 from harness.account import account
 from harness.case import Subject
-from harness.explain import NOISE, Explanation, explain
+from harness.explain import Explanation, explain
 from harness.metrics import PassView
-from harness.model import LoadLevel
+from harness.model import LoadLevel, Pass
 from harness.pairs import Side, one_label
 from harness.plan import plan_launches
 from harness.scenario import Scenario
@@ -30,7 +30,7 @@ from harness.simulator.simulate import AcceptLength, simulate_run
 from harness.simulator.writer import environment, launch_record
 from harness.store import StoredRun
 
-BASE, HEAD = "base", "head"
+BASE, HEAD, NOISE = "base", "head", "noise"
 PAIRS = 6
 RIGHT, FALSE_ALARMS = 0.95, 0.02
 # Effects on TPOT. A cause that makes less than the smallest is not asked for: six pairs whose launches differ by 1 %
@@ -56,13 +56,14 @@ class Configuration:
     level: LoadLevel
     accept_length: AcceptLength
     effect: float  # on TPOT, without noise
+    timer: bool  # does the server record device times (SGLANG_ENABLE_METRICS_DEVICE_TIMER)?
     seed: int
 
     def __str__(self) -> str:
         verify = getattr(self.scenario.server, "verify", None)
         return (
             f"{self.hardware.name}, {verify}, {self.level.label}, {self.scenario.workload.max_output} out, "
-            f"{self.cause} = {self.size:.3g}: TPOT {100 * self.effect:+.1f} %"
+            f"{'' if self.timer else 'no device times, '}{self.cause} = {self.size:.3g}: TPOT {100 * self.effect:+.1f} %"
         )
 
 
@@ -125,7 +126,7 @@ def _drawn(cause: str, machines: Sequence[Hardware], draw: Random, seed: int) ->
     level = next(one for one in scenario.levels() if one.input_tokens == long and one.concurrency == concurrency)
     accept = AcceptLength(draw.uniform(2.2, 3.3), draw.uniform(0.05, 0.15))
     wanted = draw.uniform(SMALLEST, LARGEST)
-    blank = Configuration(cause, 0.0, scenario, hardware, level, accept, 0.0, seed)
+    blank = Configuration(cause, 0.0, scenario, hardware, level, accept, 0.0, draw.random() < 0.5, seed)
     if cause == NOISE:
         return replace(blank, size=draw.uniform(0.0, 0.03))
     if cause == "missing_graph_bucket":
@@ -200,13 +201,19 @@ def explained(one: Configuration) -> Explanation:
         scenario=one.scenario,
         environment=environment(one.hardware, one.seed, {}, one.accept_length),
         launches=tuple(launch_record(plan, one.hardware) for plan in plan_launches(one.scenario)),
-        passes=tuple(passes),
+        passes=tuple(done if one.timer else _untimed(done) for done in passes),
         failed=(),
     )
     base, head = one_label(Side(BASE, (run,), {BASE: BASE}), Side(HEAD, (run,), {HEAD: HEAD}))
     [label] = base.arms
     tp = one.scenario.tp[0]
     return explain(Subject(base, label, tp, one.level), Subject(head, label, tp, one.level))
+
+
+def _untimed(source: Pass) -> Pass:
+    """A pass of a server that does not time its device."""
+    counters = {name: value for name, value in source.record.counters.items() if not name.startswith("device_")}
+    return replace(source, record=replace(source.record, counters=counters))
 
 
 def trial(cause: str, machines: Sequence[Hardware], seed: int) -> Trial:

@@ -15,24 +15,19 @@ Four of them make the decode step itself longer. What tells them apart is where 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from harness import signatures
 from harness.account import ACCEPTANCE, INTERFERENCE, MIX, STALLS, STEP
-from harness.case import Case, Estimate, Excess, Subject, build
+from harness.case import Case, Estimate, Subject, build
 from harness.errors import MtpbenchError
 from harness.rule import FAIL_ERROR, TOLERANCE
+from harness.signatures import Sign
 
 # A part that is less than this share of the change does not carry it.
 CARRIES = 1 / 3
-# Lengths of a batch that differ by less than this share are equal.
-EQUAL_LENGTHS = 0.05
-# Lengths, or batch sizes, nearer together than this do not tell what grows with them.
-APART = 1.5
-# An excess grows with a size when it does so faster than this power of it. A kernel's time is a fixed part and one in
-# proportion to length, so its power lies between 0 and 1 at short lengths; that of segments or of the host is 0.
-POWER = 0.25
 
 
 class State(str, Enum):
@@ -81,8 +76,7 @@ def carried(case: Case, part: Estimate) -> State:
     sign, enough = math.copysign(1, case.whole.mean), CARRIES * abs(case.whole.mean)
     if sign * part.mean >= enough and (part.sure() if part.known else True):
         return State.CONFIRMED
-    most = max(sign * part.low, sign * part.high) if part.known else sign * part.mean
-    return State.REFUTED if most < enough else State.UNTESTED
+    return State.REFUTED if signatures.most(part, sign) < enough else State.UNTESTED
 
 
 def percent(estimate: Estimate, case: Case | None = None) -> str:
@@ -96,10 +90,6 @@ def scale(case: Case) -> float:
     """From parts of Δ log TPOT to parts of the relative change: (e^Δ − 1) / Δ."""
     delta = case.whole.mean
     return math.expm1(delta) / delta if abs(delta) > 1e-9 else 1.0
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
 
 
 def _pair(values: tuple[float | None, float | None], unit: str = "", factor: float = 1.0) -> str:
@@ -167,211 +157,78 @@ def _step(case: Case) -> Outcome | None:
     return None if state is State.CONFIRMED else Outcome(state, figures, part.mean)
 
 
-@dataclass(frozen=True)
-class _Sign:
-    """Whether a signature is there; None where the data can't say."""
-
-    there: bool | None
-    figures: str
-
-
-_OTHER_GRAPHS = 0.5  # of the steps: the rest may be batches that run smaller for a while
-
-
-def _graph_sign(case: Case) -> _Sign:
-    here = case.excess[0]
-    if here.base_graphs is not None and here.head_graphs is not None:
-        shares = f"{100 * here.base_graphs:.0f} → {100 * here.head_graphs:.0f} % of logged steps ran in a graph"
-        if abs(here.head_graphs - here.base_graphs) >= _OTHER_GRAPHS:
-            return _Sign(True, shares)
-    else:
-        shares = ""
-    batch = round(here.batch)
-    base, head = case.pairs[0][0].bucket(batch), case.pairs[0][1].bucket(batch)
-    if base is None or head is None:
-        return _Sign(False, shares) if shares else _Sign(None, "neither logs nor servers say which graphs there are")
-    sizes = f"a batch of {batch} runs in the graph of {_bucket(base)} → {_bucket(head)}"
-    return _Sign(base != head, f"{sizes}; {shares}" if shares else sizes)
-
-
-def _bucket(size: int) -> str:
-    return str(size) if size else "none"
-
-
-def _ragged_sign(case: Case) -> _Sign:
-    here = case.excess[0]
-    if other_lengths(case):
-        spreads = f"{100 * here.spread:.0f} → {100 * here.head_spread:.0f} %"
-        return _Sign(
-            True, f"the longest sequence of a batch exceeds the mean by {spreads}: the sides served other lengths"
-        )
-    if here.spread < EQUAL_LENGTHS:
-        return _Sign(False, f"lengths are equal: the longest exceeds the mean by {100 * here.spread:.1f} %")
-    equal = [
-        other
-        for other in case.excess[1:]
-        if other.spread < EQUAL_LENGTHS
-        and other.level.load == here.level.load
-        and len(other.values) == len(here.values)
-        and other.level.burst == here.level.burst
-    ]
-    if not equal:
-        return _Sign(None, "no level has equal lengths at this load")
-    other = min(equal, key=lambda e: abs(math.log(e.length / here.length)))
-    pairs = zip(here.values, other.values, strict=True)
-    more = Estimate.of([mine / here.base_step - its / other.base_step for mine, its in pairs])
-    sign = math.copysign(1, here.relative)
-    figures = (
-        f"the step changes by {100 * here.relative:+.1f} % where lengths differ by {100 * here.spread:.0f} %, by "
-        f"{100 * other.relative:+.1f} % where they are equal"
-    )
-    if sign * more.mean >= abs(here.relative) / 2 and (more.sure() or not more.known):
-        return _Sign(True, figures)
-    most = max(sign * more.low, sign * more.high) if more.known else sign * more.mean
-    return _Sign(False if most < abs(here.relative) / 2 or sign * more.mean < 0 else None, figures)
-
-
-def _length_sign(case: Case) -> _Sign:
-    """Does the excess grow with the length of the sequences?"""
-    found = [
-        (a, b)
-        for a, b in _couples(case)
-        if a.level.load == b.level.load and b.length >= APART * a.length and a.level.burst == b.level.burst
-    ]
-    return _grows(found, lambda e: e.length, "tokens")
-
-
-def _batch_sign(case: Case) -> _Sign:
-    """Does it grow with the batch?"""
-    found = [
-        (a, b)
-        for a, b in _couples(case)
-        if b.batch >= APART * a.batch and abs(math.log(a.length / b.length)) < math.log1p(EQUAL_LENGTHS)
-    ]
-    return _grows(found, lambda e: e.batch, "sequences")
-
-
-def _couples(case: Case) -> Iterator[tuple[Excess, Excess]]:
-    """Any two levels whose lengths are as spread as each other's, measured by all pairs."""
-    every = [e for e in case.excess if len(e.values) == len(case.pairs)]
-    for a in every:
-        for b in every:
-            if a is not b and abs(a.spread - b.spread) < EQUAL_LENGTHS:
-                yield a, b
-
-
-def _grows(found: Sequence[tuple[Excess, Excess]], size: Callable[[Excess], float], unit: str) -> _Sign:
-    """Does the excess grow with a size, at least as POWER of it?"""
-    if not found:
-        return _Sign(None, f"no two levels differ enough in {unit}")
-    count = len(found[0][0].values)
-    over = [
-        sum(a.values[n] - b.values[n] * (size(a) / size(b)) ** POWER for a, b in found) * math.copysign(1, _sum(found))
-        for n in range(count)
-    ]
-    beyond = Estimate.of(over)
-    least, most = max(found, key=lambda couple: abs(couple[1].estimate.mean))
-    figures = (
-        f"the step changes by {_ms(least.estimate.mean)} at {size(least):.0f} {unit}, by "
-        f"{_ms(most.estimate.mean)} at {size(most):.0f}"
-    )
-    if beyond.known and not beyond.sure():
-        return _Sign(None, f"{figures}: not told apart")
-    return _Sign(beyond.mean < 0, figures)
-
-
-def _sum(found: Sequence[tuple[Excess, Excess]]) -> float:
-    return sum(sum(b.values) for _, b in found)
-
-
-def _device_share(case: Case, *names: str) -> float | None:
-    """The share of the decode step's change that these device parts make; None without device times."""
-    known = [case.device[name].mean for name in names if name in case.device]
-    step = case.parts[STEP].mean + case.parts[MIX].mean
-    return sum(known) / step if known and step else None
-
-
 def _graph_bucket(case: Case) -> Outcome:
     if case.between_levels:
         return _graphs_of_levels(case)
-    if (known := _step(case)) is not None:
-        return known
-    sign = _graph_sign(case)
+    return _step(case) or _by_sign(case, signatures.graph(case))
+
+
+def _by_sign(case: Case, sign: Sign) -> Outcome:
+    """The outcome of a cause that has a sign of its own."""
     state = State.UNTESTED if sign.there is None else State.CONFIRMED if sign.there else State.REFUTED
     return Outcome(state, sign.figures, case.parts[STEP].mean)
 
 
 def _graphs_of_levels(case: Case) -> Outcome:
     """Between two levels: does the larger one run outside of graphs?"""
-    shares = case.mean(lambda seen: seen.graphs)
-    if None in shares:
+    base, head = case.mean(lambda seen: seen.graphs)
+    if base is None or head is None:
         return Outcome(State.UNTESTED, "the server's log does not say whether steps ran in a graph")
-    base, head = shares
-    assert base is not None
-    assert head is not None
     figures = f"{100 * base:.0f} → {100 * head:.0f} % of logged steps ran in a graph"
-    missing = base - head >= _OTHER_GRAPHS
+    missing = base - head >= signatures.OTHER_GRAPHS
     return Outcome(State.CONFIRMED if missing else State.REFUTED, figures, case.parts[MIX].mean)
 
 
 def _ragged(case: Case) -> Outcome:
     if case.between_levels:
-        spread = max(seen.account.length_spread for pair in case.seen for seen in pair)
-        equal = spread < EQUAL_LENGTHS
-        figures = f"the longest sequence of a batch exceeds the mean by {100 * spread:.1f} %"
+        spreads = [seen.account.length_spread for pair in case.seen for seen in pair]
+        equal = max(spreads) < signatures.EQUAL_LENGTHS
+        figures = f"the longest sequence of a batch exceeds the mean by {100 * max(spreads):.1f} %"
         return Outcome(State.REFUTED if equal else State.UNTESTED, figures)
-    sign = _ragged_sign(case)
-    if other_lengths(case):
+    if signatures.other_lengths(case):
         # Not only the step: prefill takes more than in proportion to length, and requests that end apart mix batches.
         of_lengths = case.sum_of(STEP, MIX, INTERFERENCE)
-        return Outcome(carried(case, of_lengths), sign.figures, of_lengths.mean)
-    if (known := _step(case)) is not None:
-        return known
-    state = State.UNTESTED if sign.there is None else State.CONFIRMED if sign.there else State.REFUTED
-    return Outcome(state, sign.figures, case.parts[STEP].mean)
+        return Outcome(carried(case, of_lengths), signatures.ragged(case).figures, of_lengths.mean)
+    return _step(case) or _by_sign(case, signatures.ragged(case))
 
 
-def other_lengths(case: Case) -> bool:
-    """Did the two sides serve lengths of another spread?"""
-    here = case.excess[0]
-    return abs(here.head_spread - here.spread) >= EQUAL_LENGTHS
-
-
-def _in_the_step(
-    case: Case, with_length: bool, with_batch: bool | None, device: tuple[str, ...], at_least: float = CARRIES
-) -> Outcome:
-    """A cause that is neither a graph nor ragged lengths, by how the step's excess grows and by device times."""
+def _in_the_step(case: Case, wanted: Sequence[tuple[Callable[[Case], Sign], bool]]) -> Outcome:
+    """A cause that has no sign of its own: confirmed where all the signs are as wanted, refuted where one is not."""
     if (known := _step(case)) is not None:
         return known
     explains = case.parts[STEP].mean
-    for sign in (_graph_sign(case), _ragged_sign(case)):
+    for sign in (signatures.graph(case), signatures.ragged(case)):
         if sign.there:
             return Outcome(State.REFUTED, f"another cause makes the step longer: {sign.figures}", explains)
-    share = _device_share(case, *device)
-    figures = f"{', '.join(device)}: {100 * share:.0f} % of the step's change; " if share is not None else ""
-    if share is not None and share < at_least:
-        return Outcome(State.REFUTED, figures.removesuffix("; "), explains)
-    signs = [(_length_sign(case), with_length)]
-    if with_batch is not None:
-        signs.append((_batch_sign(case), with_batch))
-    figures += "; ".join(sign.figures for sign, _ in signs)
-    if any(sign.there is not None and sign.there != wanted for sign, wanted in signs):
-        return Outcome(State.REFUTED, figures, explains)
-    if any(sign.there is None for sign, _ in signs):
-        return Outcome(State.UNTESTED, figures, explains)
-    return Outcome(State.CONFIRMED, figures, explains)
+    found = [(look(case), there) for look, there in wanted]
+    against = [sign for sign, there in found if sign.there is not None and sign.there != there]
+    if against:
+        return Outcome(State.REFUTED, "; ".join(sign.figures for sign in against), explains)
+    state = State.CONFIRMED if all(sign.there is not None for sign, _ in found) else State.UNTESTED
+    return Outcome(state, "; ".join(sign.figures for sign, _ in found), explains)
+
+
+def _attention_or_unknown(case: Case) -> Sign:
+    """Is it verify attention, rather than another part of the device's time? True where no profile says."""
+    part, step = case.device.get("verify_attention"), case.parts[STEP].mean + case.parts[MIX].mean
+    if part is None:
+        on_device = signatures.on_device(case)
+        return on_device if on_device.there is False else Sign(True, on_device.figures)
+    share = part.mean / step
+    return Sign(share >= signatures.MOSTLY, f"verify attention is {100 * share:.0f} % of the step's change")
 
 
 def _kernel(case: Case) -> Outcome:
-    return _in_the_step(case, with_length=True, with_batch=None, device=("verify_attention",))
+    return _in_the_step(case, ((_attention_or_unknown, True), (signatures.with_length, True)))
 
 
 def _segments(case: Case) -> Outcome:
-    return _in_the_step(case, with_length=False, with_batch=True, device=("verify_attention",))
+    signs = ((_attention_or_unknown, True), (signatures.with_length, False), (signatures.with_batch, True))
+    return _in_the_step(case, signs)
 
 
 def _host(case: Case) -> Outcome:
-    """Single long steps are a part of the account; a fixed cost of every step is in the step."""
+    """Single long steps are a part of the account; a cost of every step is in the step."""
     part = case.parts[STALLS]
     each = case.mean(lambda seen: seen.account.stalls / seen.account.steps)
     count = case.mean(lambda seen: seen.account.stalled / seen.account.gaps)
@@ -380,14 +237,11 @@ def _host(case: Case) -> Outcome:
         f"{_pair(count, ' %', 100)} of the steps"
     )
     state = carried(case, part)
-    if state is State.CONFIRMED or case.between_levels or carried(case, case.parts[STEP]) is not State.CONFIRMED:
+    if state is State.CONFIRMED or case.between_levels or _step(case) is not None:
         return Outcome(state, figures, part.mean)
-    gap = case.device.get("host_gap")
-    if gap is not None:
-        figures = f"the device waits for the host: {percent(gap, case)} of TPOT"
-        return Outcome(carried(case, gap), figures, gap.mean)
-    fixed = _in_the_step(case, with_length=False, with_batch=False, device=())
-    return replace(fixed, figures=f"{figures}; {fixed.figures}")
+    if signatures.on_device(case).there is not None:
+        return _in_the_step(case, ((signatures.on_device, False),))
+    return _in_the_step(case, ((signatures.with_length, False), (signatures.with_batch, False)))
 
 
 def _padded_context(case: Case) -> Outcome:
@@ -446,7 +300,7 @@ def _wave_tail(case: Case) -> Outcome:
         for e in case.excess[1:]
         if 0.7 * here.batch <= e.batch <= 1.3 * here.batch
         and abs(e.batch - here.batch) > 0.5
-        and abs(math.log(e.length / here.length)) < math.log1p(EQUAL_LENGTHS)
+        and abs(math.log(e.length / here.length)) < math.log1p(signatures.EQUAL_LENGTHS)
         and len(e.values) == len(here.values)
     ]
     explains = case.parts[STEP].mean
@@ -458,8 +312,8 @@ def _wave_tail(case: Case) -> Outcome:
     figures = f"the step's change at a batch of {here.batch:.0f} exceeds that of its neighbours by {percent(bump)}"
     if sign * bump.mean >= abs(here.relative) / 2 and (bump.sure() or not bump.known):
         return Outcome(State.CONFIRMED, figures, explains)
-    most = max(sign * bump.low, sign * bump.high) if bump.known else sign * bump.mean
-    return Outcome(State.REFUTED if most < abs(here.relative) / 2 else State.UNTESTED, figures, explains)
+    refuted = signatures.most(bump, sign) < abs(here.relative) / 2
+    return Outcome(State.REFUTED if refuted else State.UNTESTED, figures, explains)
 
 
 def _noise(case: Case) -> Outcome:
