@@ -53,7 +53,8 @@ def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
 
 
 def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
-    """(title, Vega-Lite specification) of each panel that has data."""
+    """(title, Vega-Lite specification) of each panel that has data. Factors are for `explain`, not for curves."""
+    lines = [line for line in lines if not line.level.factor]
     charts = []
     for panel in PANELS:
         if any(line.get(panel.name) is not None for line in lines):

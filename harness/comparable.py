@@ -41,7 +41,7 @@ _RULES: tuple[tuple[str, Role], ...] = (
     ("*", Role.MATTERS),
 )
 # Of a scenario: what decides about the requests. More TP sizes or launches only mean more rows or pairs.
-_SCENARIO = ("workload", "arrival", "passes")
+_SCENARIO = ("workload", "arrival", "factors", "passes")
 # What a nightly series may change without becoming another one: the very things whose effect it shows.
 _OF_THE_SOFTWARE = ("packages", "mtpbench")
 

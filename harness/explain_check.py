@@ -61,9 +61,10 @@ class Configuration:
 
     def __str__(self) -> str:
         verify = getattr(self.scenario.server, "verify", None)
+        timer = "" if self.timer else "no device times, "
         return (
-            f"{self.hardware.name}, {verify}, {self.level.label}, {self.scenario.workload.max_output} out, "
-            f"{'' if self.timer else 'no device times, '}{self.cause} = {self.size:.3g}: TPOT {100 * self.effect:+.1f} %"
+            f"{self.hardware.name}, {verify}, {self.level.label}, {self.scenario.workload.max_output} out, {timer}"
+            f"{self.cause} = {self.size:.3g}: TPOT {100 * self.effect:+.1f} %"
         )
 
 

@@ -11,7 +11,7 @@ from harness.metrics import PassView, pass_row
 from harness.model import Pass
 from harness.store import StoredRun
 
-ROWS_VERSION = 2  # 2: input_tokens, where prompt lengths are swept
+ROWS_VERSION = 3  # 2: input_tokens, where prompt lengths are swept; 3: factor, a scenario's further passes
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def rows(run: StoredRun) -> pd.DataFrame:
     return frame
 
 
-_TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings"}
+_TEXT = {"run", "scenario", "host", "arm", "factor", "started_at", "status", "findings"}
 _COUNTS = {"launch", "server_start", "tp", "concurrency", "input_tokens", "pass", "requests", "ok", "counted"}
 
 

@@ -151,7 +151,7 @@ def _step(case: Case) -> Outcome | None:
     """Why no test of the step is needed, or possible; None where it did get longer."""
     part = case.parts[STEP]
     state = carried(case, part)
-    figures = f"the decode step at equal batch sizes: {percent(part, case)} of TPOT"
+    figures = f"the decode step does not carry the change: {percent(part, case)} of TPOT"
     if case.between_levels:
         return Outcome(State.UNTESTED, "two levels of one server: ask it of two arms at one level")
     return None if state is State.CONFIRMED else Outcome(state, figures, part.mean)

@@ -351,6 +351,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "concurrency": key.level.concurrency or None,
         "rate": key.level.rate or None,
         "input_tokens": key.level.input_tokens or None,
+        "factor": key.level.factor or None,
         "pass": key.index,
         "started_at": record.started_at,
         "status": record.status,

@@ -165,8 +165,8 @@ class PassKey:
     def slug(self) -> str:
         level = f"r{self.level.rate:g}" if self.level.open_loop else f"c{self.level.concurrency:04d}"
         level += f"-i{self.level.input_tokens}" if self.level.input_tokens else ""
-        level += "-burst" if self.level.burst else ""
-        level += f"-{self.level.factor}" if self.level.factor else ""
+        if self.level.factor or self.level.burst:
+            level += f"-{self.level.factor or 'burst'}"
         return f"{self.launch_slug}-p{self.index:02d}-{level}"
 
 

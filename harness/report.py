@@ -143,7 +143,8 @@ def _conclusions(run: StoredRun, lines: list[Line]) -> list[str]:
                 ("output", "output_throughput", True),
             ):
                 for length in run.scenario.workload.input_lengths or [0]:
-                    of_length = [line for line in lines if line.level.input_tokens == length]
+                    own = [line for line in lines if not line.level.factor]
+                    of_length = [line for line in own if line.level.input_tokens == length]
                     sentence = crossing(of_length, run.scenario, arm, tp, name, higher)
                     place = f"TP{tp}, {length} in," if length else f"TP{tp}"
                     out.append(f"{place} {label}: {arm} is {sentence}.")
@@ -248,6 +249,7 @@ def to_json(report: Report) -> str:
             "concurrency": entry.level.concurrency or None,
             "rate": entry.level.rate or None,
             "input_tokens": entry.level.input_tokens or None,
+            "factor": entry.level.factor or None,
             "requests": entry.requests,
             "failed": entry.failed,
             "complete": entry.complete,

@@ -20,7 +20,7 @@ APART = 1.5
 # An excess grows with a size when it does so faster than this power of it. A kernel's time is a fixed part and one in
 # proportion to length, so its power lies between 0 and 1 at short lengths; that of segments or of the host is 0.
 POWER = 0.25
-# Steps that differ by less than this at different loads or lengths are as short as the host lets them be.
+# Steps that differ by less than this at different batch sizes are as short as the host lets them be.
 HOST_BOUND = 0.03
 # Of a step's change: less than this on the device is not the device's.
 MOSTLY = 0.5
@@ -167,7 +167,7 @@ def _grows(case: Case, found: Sequence[tuple[Excess, Excess]], size: Callable[[E
 
 
 def _host_bound(case: Case, one: Excess) -> bool:
-    """Is base's step there as short as at another load or length, and shorter nowhere?"""
+    """Is base's step there as short as with another batch size, and shorter nowhere?"""
     least = min(e.base_step for e in case.excess)
     alike = [e for e in case.excess if e.base_step <= least * (1 + HOST_BOUND)]
-    return len(alike) > 1 and one in alike
+    return one in alike and max(e.batch for e in alike) >= APART * min(e.batch for e in alike)

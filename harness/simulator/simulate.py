@@ -164,7 +164,7 @@ class SimulatedLaunch:
         for index, offset in enumerate(offsets):
             position = block.first + index
             draw = Random(f"{workload.seed}/{position}")
-            given, asked = draw_lengths(workload, block.input_tokens, draw)
+            given, asked = draw_lengths(block.workload, draw)
             spread = self._effects.ragged_lengths * draw.uniform(-1, 1)
             out.append(Asked(index, position, max(1, round(given * (1 + spread))), asked, offset))
         return out

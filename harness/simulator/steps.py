@@ -49,6 +49,9 @@ class Serving:
         }
         largest = int(flags.get("cuda-graph-max-bs-decode") or flags.get("cuda-graph-max-bs") or _LARGEST_GRAPH)
         sizes = () if flags.get("disable-cuda-graph") else graph_sizes(settings.speculation is not None, largest)
+        named = flags.get("cuda-graph-bs-decode") or flags.get("cuda-graph-bs")
+        if isinstance(named, list):
+            sizes = tuple(sorted(int(size) for size in named))
         missing = effects.missing_graph_bucket or float("inf")
         spec = settings.speculation
         return cls(
