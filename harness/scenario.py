@@ -118,6 +118,9 @@ class Arrival(Strict):
     warmup_per_slot: Annotated[int, Field(ge=0, strict=True)] = 1
     """Requests before each pass, for each unit of concurrency, that are not measured."""
 
+    max_warmups: Count | None = None
+    """But at most this many. Default: no limit."""
+
     burst: bool = False
     """Closed loop: every slot sends one request, all at once, and only the time counts in which all of them decode,
     from the last first token to the first end. No prefill disturbs it."""
@@ -157,7 +160,8 @@ class Arrival(Strict):
         return max(0, self.requests(level) - 2 * level.concurrency + 1)
 
     def warmups(self, level: LoadLevel) -> int:
-        return self.warmup_per_slot * max(1, level.concurrency)
+        asked = self.warmup_per_slot * max(1, level.concurrency)
+        return min(asked, self.max_warmups) if self.max_warmups else asked
 
 
 class Factor(Strict):
@@ -231,6 +235,17 @@ class Accuracy(Strict):
 
     gsm8k: Gsm8k | None = None
     """Grade-school mathematics."""
+
+
+class Profile(Strict):
+    """Once a launch has measured everything, the server's profiler traces decode steps in bursts of their own, so
+    that `explain` knows which kernels a step consists of. It can't disturb what is measured."""
+
+    steps: Annotated[int, Field(ge=4, le=100)] = 16
+    """Decode steps traced at each load."""
+
+    concurrency: list[Count] | None = None
+    """Of `arrival`, those at which to trace. Default: all."""
 
 
 class Objective(Strict):
@@ -326,6 +341,9 @@ class Scenario(Strict):
     passes: Count = 1
     """Sweeps over the levels within a launch."""
 
+    profile: Profile | None = None
+    """Traces of the device, for `explain`."""
+
     objective: Objective = Objective()
     """Service-level objective, for goodput."""
 
@@ -378,6 +396,12 @@ class Scenario(Strict):
         names = ("requests_per_slot", "warmup_per_slot") if factor else ()
         changed = {name: value for name in names if (value := getattr(factor, name)) is not None}
         return self.arrival.model_copy(update=changed)
+
+    def profiled(self, level: LoadLevel) -> bool:
+        """Is the device traced at this level? Open loops have no burst of a fixed size."""
+        if self.profile is None or level.open_loop:
+            return False
+        return self.profile.concurrency is None or level.concurrency in self.profile.concurrency
 
     @property
     def primary_level(self) -> LoadLevel | None:
@@ -447,6 +471,9 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
                     f"a pass at {level.label} has about {expected}: raise requests_per_slot or min_requests",
                 )
             )
+    traced = (scenario.profile and scenario.profile.concurrency) or []
+    if unknown := [str(value) for value in traced if value not in levels]:
+        found.append((("profile", "concurrency"), f"{', '.join(unknown)} is not in `arrival.concurrency`"))
     for arm in scenario.resolved_arms():
         engine = ENGINES[arm.server.engine]
         for key, message in engine.problems(arm.server):
@@ -458,6 +485,8 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
         if scenario.accuracy.gsm8k and not (engine.evaluates and engine.meaningful_output(arm.server)):
             why = "the engine has no evaluator" if not engine.evaluates else "its text is meaningless"
             found.append((("accuracy", "gsm8k"), f"arm {arm.name} can't be evaluated: {why}"))
+        if scenario.profile and not engine.profiles:
+            found.append((("profile",), f"arm {arm.name}: the engine {engine.name} has no profiler of its device"))
         if not engine.multi_gpu and scenario.tp != [1]:
             found.append((("tp",), f"the engine {engine.name} runs at TP1 only: tp: [1]"))
             break
