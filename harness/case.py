@@ -120,7 +120,8 @@ class Case:
     whole: Estimate  # of log TPOT
     parts: Mapping[str, Estimate]  # of PARTS; their means add up to that of `whole`
     changes: tuple[Mapping[str, float], ...]  # the same of each pair
-    device: Mapping[str, Estimate]  # of the decode step, in the same unit; empty where no device times are there
+    device: Mapping[str, Estimate]  # parts of the decode step, in the same unit; empty unless every pair has them
+    traced: Mapping[str, tuple[float, float]]  # device seconds of a traced step, base and head, where both have one
     excess: tuple[Excess, ...]  # at every level that both sides have, this one first; empty between two levels
     differences: tuple[Difference, ...] = ()  # that matter
     floor: float | None = None  # what equal servers' mean of so many pairs stays below in nine of ten cases
@@ -182,7 +183,10 @@ def build(base: Subject, head: Subject, differences: Sequence[Difference] = ()) 
         whole=Estimate.of(whole),
         parts={name: Estimate.of([part[name] for part in parts]) for name in PARTS},
         changes=tuple(parts),
-        device=_common([part for part in device if part]),
+        device=_common(device),
+        traced=_both_traced(
+            [one.levels.get(base.level) for one in ours], [one.levels.get(head.level) for one in theirs]
+        ),
         excess=() if base.level != head.level else _excesses(pairs, base.level),
         differences=tuple(differences),
     )
@@ -208,20 +212,32 @@ def _usable(subject: Subject) -> list[LaunchSeen]:
 
 
 def _device_change(base: Seen, head: Seen) -> dict[str, float]:
-    """Parts of the decode step's change by device times, with what they leave over as `unexplained`."""
+    """Parts of the decode step's change by device times; what they leave over, the device waits for the host."""
     if not base.device or not head.device:
         return {}
     mean = logarithmic_mean(base.account.step, head.account.step)
     names = dict.fromkeys([*base.device, *head.device])
     parts = {name: (head.device.get(name, 0.0) - base.device.get(name, 0.0)) / mean for name in names}
     step = (head.account.decode_step - base.account.decode_step) / mean
-    return {**parts, UNEXPLAINED: step - sum(parts.values())}
+    return {**parts, WAITING: step - sum(parts.values())}
 
 
-UNEXPLAINED = "unexplained"
+WAITING = "waiting"
+
+
+def _both_traced(base: Sequence[Seen | None], head: Sequence[Seen | None]) -> dict[str, tuple[float, float]]:
+    """The mean over a side's traced launches; device times repeat to a few percent, so not every launch is traced."""
+    sides = [[one.traced for one in side if one is not None and one.traced] for side in (base, head)]
+    if not all(sides):
+        return {}
+    names = sorted({name for side in sides for traced in side for name in traced})
+    means = [{name: fmean(traced.get(name, 0.0) for traced in side) for name in names} for side in sides]
+    return {name: (means[0][name], means[1][name]) for name in names}
 
 
 def _common(parts: Sequence[Mapping[str, float]]) -> dict[str, Estimate]:
+    if not all(parts):
+        return {}
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: Estimate.of([part.get(name, 0.0) for part in parts]) for name in names}
 
@@ -256,14 +272,10 @@ def _excesses(pairs: Sequence[Pair], first: LoadLevel) -> tuple[Excess, ...]:
 
 
 def _device_excess(seen: Sequence[tuple[Seen, Seen]]) -> tuple[float, ...] | None:
-    """Of a decode step, in which the device also waits: that is no device time."""
+    """How much longer the device is busy in a decode step."""
     if not all(base.device and head.device for base, head in seen):
         return None
-    busy = [[sum(v for k, v in one.device.items() if k != HOST_GAP) for one in pair] for pair in seen]
-    return tuple(head - base for base, head in busy)
-
-
-HOST_GAP = "host_gap"  # the part of a step's profile in which the device waits
+    return tuple(sum(head.device.values()) - sum(base.device.values()) for base, head in seen)
 
 
 def _share(values: Sequence[float | None]) -> float | None:

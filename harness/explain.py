@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from harness import stats
-from harness.account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP, Account
-from harness.case import UNEXPLAINED, Case, Estimate, Subject, build
+from harness.account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP, Account, logarithmic_mean
+from harness.case import WAITING, Case, Estimate, Subject, build
 from harness.comparable import Difference, Role
 from harness.errors import MtpbenchError
 from harness.hypotheses import CARRIES, HYPOTHESES, Hypothesis, Outcome, State, changed, percent, scale
+from harness.observed import Seen
 from harness.pairs import RowKey
+from harness.rule import FAIL_ERROR, LIMIT
 from harness.verdict import Floors, differences_between
 
 NOISE = "noise"
@@ -28,7 +31,6 @@ class Row:
     base: float
     head: float
     change: Estimate
-    of: str = ""  # the line that this one divides further
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Explanation:
     sentence: str
     tpot: Row
     rows: tuple[Row, ...]  # their changes add up to that of `tpot`
-    device: tuple[Row, ...]  # divide the decode step; empty where no device times are there
+    device: tuple[Row, ...]  # divide the decode step, both of its lines; empty where no device times are there
+    traced: tuple[Row, ...]  # divide what the device does in it; empty where no step was traced
     tested: tuple[Tested, ...]
     next: str
     next_why: str
@@ -106,6 +109,7 @@ def judge(case: Case) -> Explanation:
         tpot=tpot,
         rows=rows,
         device=device,
+        traced=traced_rows(case),
         tested=tested,
         next=command,
         next_why=why,
@@ -138,14 +142,24 @@ def account_rows(case: Case) -> tuple[Row, tuple[Row, ...], tuple[Row, ...]]:
         rows.append(Row(name, _LABELS[name], _UNITS.get(name, "s"), base, head, case.parts[name].scaled(factor)))
     device = []
     for name, estimate in case.device.items():
-        if name == UNEXPLAINED:
-            times = [a.decode_step - sum(s.device.values()) for pair in case.seen for s in pair for a in [s.account]]
-            base, head = (sum(times[side::2]) / len(case.seen) for side in (0, 1))
-        else:
-            base, head = (sum(p[side].device.get(name, 0.0) for p in case.seen) / len(case.seen) for side in (0, 1))
-        label = "not in device times" if name == UNEXPLAINED else name.replace("_", " ")
-        device.append(Row(name, label, "s", base, head, estimate.scaled(factor), of="decode"))
+        sides = zip(*[[_device_seconds(seen, name) for seen in pair] for pair in case.seen], strict=True)
+        base, head = (fmean(side) for side in sides)
+        label = "the device waits for the host" if name == WAITING else f"device: {name.replace('_', ' ')}"
+        device.append(Row(name, label, "s", base, head, estimate.scaled(factor)))
     return tpot, tuple(rows), tuple(device)
+
+
+def _device_seconds(seen: Seen, part: str) -> float:
+    return seen.account.decode_step - sum(seen.device.values()) if part == WAITING else seen.device.get(part, 0.0)
+
+
+def traced_rows(case: Case) -> tuple[Row, ...]:
+    """The device's parts of a traced step. One number a side: they have no interval."""
+    mean = fmean(logarithmic_mean(base.account.step, head.account.step) for base, head in case.seen)
+    return tuple(
+        Row(name, f"traced: {name.replace('_', ' ')}", "s", base, head, Estimate((head - base) / mean * scale(case)))
+        for name, (base, head) in case.traced.items()
+    )
 
 
 def _both(case: Case, figure: Callable[[Account], float]) -> tuple[float, float]:
@@ -183,8 +197,8 @@ def _cause(case: Case, tested: Sequence[Tested]) -> str | None:
 
 
 def _quiet(case: Case) -> bool:
-    """Is a lack of change known, rather than a lack of data?"""
-    return case.whole.known
+    """Is it known that TPOT changed by less than the limit of a verdict, rather than not known how much it changed?"""
+    return case.whole.known and case.whole.low > -LIMIT and case.whole.high < LIMIT
 
 
 def _in_direction(case: Case) -> list[tuple[str, float]]:
@@ -231,12 +245,23 @@ def _what(case: Case) -> str:
 
 
 def _unchanged(case: Case) -> str:
-    """Noise, or too little data to call it so; parts that moved against each other are named."""
+    """Noise, or too little data to call it so; parts that did move are named."""
     if not case.whole.known:
         return "one launch a side can't tell that from noise"
-    moved = [name for name, part in case.parts.items() if part.known and part.p <= 0.01 and abs(part.mean) > 0.02]
-    parts = " and ".join(f"{_LABELS[name]} {percent(case.parts[name], case)}" for name in moved)
-    return f"noise, or nothing{f'; yet {parts} moved' if moved else ''}"
+    words = "noise, or nothing" if _quiet(case) else "launches differ too much to tell that from noise"
+    return f"{words}{_moved(case)}"
+
+
+def _moved(case: Case) -> str:
+    """Parts that changed for certain although the whole did not."""
+    known = {_LABELS[name]: part for name, part in case.parts.items()}
+    known |= {f"the device's {name.replace('_', ' ')}": part for name, part in case.device.items() if name != WAITING}
+    sure = [(label, part) for label, part in known.items() if part.p <= FAIL_ERROR and abs(part.mean) >= _WORTH_A_WORD]
+    named = " and ".join(f"{label} ({percent(part, case)} of TPOT)" for label, part in sure)
+    return f"; certain is a change of {named}" if named else ""
+
+
+_WORTH_A_WORD = 0.005  # of TPOT
 
 
 def _against(case: Case) -> str:
@@ -292,5 +317,8 @@ def _notes(case: Case) -> list[str]:
     if ids:
         notes.append("launches of the two sides were not interleaved: a host that drifted counts as a change.")
     if not case.device:
-        notes.append("no device times were recorded on both sides, so the decode step is not divided further.")
+        notes.append(
+            "not every launch recorded device times, so the decode step is not divided further: "
+            "SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 in the server's environment."
+        )
     return notes

@@ -21,7 +21,8 @@ ACCOUNT_HEADERS = ("part", "base", "head", "of TPOT", "90 % interval")
 HYPOTHESIS_HEADERS = ("#", "hypothesis", "", "figures")
 LEGEND = (
     "Parts add up to the change of TPOT. Step, interference and stalls are seconds of a verify step (of a token, "
-    "without drafts); the line of other batch sizes shows the mean batch. docs/c16.md defines each."
+    "without drafts); the line of other batch sizes shows the mean batch. Indented lines divide the decode step once "
+    "more, by the device's own times. docs/c16.md defines each."
 )
 _STYLES = {State.CONFIRMED: "bold", State.REFUTED: "dim", State.UNTESTED: ""}
 
@@ -30,6 +31,7 @@ def account_rows(explanation: Explanation) -> list[tuple[str, ...]]:
     """The account's cells: TPOT, its parts, and, indented, the decode step by device times."""
     rows = [_cells(row, "") for row in explanation.rows]
     rows += [_cells(row, "  ") for row in explanation.device]
+    rows += [_cells(row, "    ") for row in explanation.traced]
     return [_cells(explanation.tpot, ""), *rows]
 
 
@@ -134,6 +136,7 @@ def to_json(explanation: Explanation) -> str:
         "tpot": row(explanation.tpot),
         "parts": [row(one) for one in explanation.rows],
         "decode_step_by_device_time": [row(one) for one in explanation.device],
+        "traced_step": [row(one) for one in explanation.traced],
         "hypotheses": [
             {
                 "number": one.hypothesis.number,

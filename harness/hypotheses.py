@@ -208,22 +208,23 @@ def _in_the_step(case: Case, wanted: Sequence[tuple[Callable[[Case], Sign], bool
     return Outcome(state, "; ".join(sign.figures for sign, _ in found), explains)
 
 
-def _attention_or_unknown(case: Case) -> Sign:
-    """Is it verify attention, rather than another part of the device's time? True where no profile says."""
-    part, step = case.device.get("verify_attention"), case.parts[STEP].mean + case.parts[MIX].mean
-    if part is None:
-        on_device = signatures.on_device(case)
-        return on_device if on_device.there is False else Sign(True, on_device.figures)
-    share = part.mean / step
-    return Sign(share >= signatures.MOSTLY, f"verify attention is {100 * share:.0f} % of the step's change")
+def _attention(case: Case) -> Sign:
+    """Is it verify attention, rather than the host or another part of the device's time? True where nothing says no."""
+    on_device = signatures.on_device(case)
+    if on_device.there is False or not case.traced:
+        return Sign(on_device.there is not False, on_device.figures)
+    changes = {name: head - base for name, (base, head) in case.traced.items()}
+    share = changes.get("verify_attention", 0.0) / (sum(changes.values()) or math.inf)
+    figures = f"verify attention makes {100 * share:.0f} % of what a traced step takes longer on the device"
+    return Sign(share >= signatures.MOSTLY, figures)
 
 
 def _kernel(case: Case) -> Outcome:
-    return _in_the_step(case, ((_attention_or_unknown, True), (signatures.with_length, True)))
+    return _in_the_step(case, ((_attention, True), (signatures.with_length, True)))
 
 
 def _segments(case: Case) -> Outcome:
-    signs = ((_attention_or_unknown, True), (signatures.with_length, False), (signatures.with_batch, True))
+    signs = ((_attention, True), (signatures.with_length, False), (signatures.with_batch, True))
     return _in_the_step(case, signs)
 
 

@@ -15,11 +15,13 @@ from harness.pairs import Side, measure
 # Forward passes of SGLang's device timer that are no part of a decode step: prefill, and waiting for other ranks.
 _NOT_DECODE = ("extend", "prefill", "mixed", "split_prefill", "prebuilt", "idle")
 _DEVICE_COUNTER = "device_seconds_"
+_HOST_GAP = "host_gap"  # of a traced step: the device waits
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One launch at one level, its passes pooled. `device`: part of a decode step → device seconds a step."""
+    """One launch at one level, its passes pooled. Device seconds of a decode step: `device` by kind of forward pass, as
+    SGLang's device timer has them, and `traced` by part, where a step was traced."""
 
     account: Account
     tpot: float | None  # median over requests, as tables show it
@@ -27,6 +29,7 @@ class Seen:
     throughput: float | None  # output tokens/s
     graphs: float | None  # share of the decode steps in the server's log that ran in a graph
     device: Mapping[str, float] = field(default_factory=dict)
+    traced: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def _seen(views: Sequence[PassView]) -> Seen | None:
         ttft=_mean(distribution("ttft", view).percentiles[50] for view in views),
         throughput=_mean(output_throughput(view) for view in views),
         graphs=_graphs(views),
-        device=_device(views),
+        device=_timed(views),
+        traced=_traced(views),
     )
 
 
@@ -109,12 +113,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _device(views: Sequence[PassView]) -> dict[str, float]:
-    """A profile of the verify step where there is one, else what SGLang's device timer says of a decode step."""
-    profiles = [view.source.record.step_profile for view in views if view.source.record.step_profile]
-    if profiles:
-        names = list(dict.fromkeys(name for profile in profiles for name in profile))
-        return {name: fmean(profile.get(name, 0.0) for profile in profiles) for name in names}
+def _timed(views: Sequence[PassView]) -> dict[str, float]:
+    """What SGLang's device timer says of a decode step, over the whole pass."""
     timed = [view for view in views if any(_decodes(name) for name in view.source.record.counters)]
     steps = sum(engine_steps(view) for view in timed)
     if not steps:
@@ -125,7 +125,14 @@ def _device(views: Sequence[PassView]) -> dict[str, float]:
             if _decodes(name):
                 part = name.removeprefix(_DEVICE_COUNTER)
                 seconds[part] = seconds.get(part, 0.0) + value
-    return {name: value / steps for name, value in seconds.items()}
+    return {name: value / steps for name, value in sorted(seconds.items())}
+
+
+def _traced(views: Sequence[PassView]) -> dict[str, float]:
+    """The device's parts of a traced step. Tracing slows the host down, so how long the device waited is left out."""
+    profiles = [view.source.record.step_profile for view in views if view.source.record.step_profile]
+    names = sorted({name for profile in profiles for name in profile} - {_HOST_GAP})
+    return {name: fmean(profile.get(name, 0.0) for profile in profiles) for name in names}
 
 
 def _decodes(counter: str) -> bool:
