@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from harness.explain import Explanation
 from harness.summary import Line
 
 
@@ -126,3 +127,95 @@ def _colour(lines: Sequence[Line]) -> alt.Color:
     series = list(dict.fromkeys(frame(lines, [])["series"]))
     scale = alt.Scale(domain=series, range=[_COLOURS[n % len(_COLOURS)] for n in range(len(series))])
     return alt.Color("series:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
+
+
+def account_panels(explanation: Explanation) -> list[tuple[str, dict[str, Any]]]:
+    """(title, Vega-Lite specification): how the parts of a change of TPOT add up, and what TPOT consists of."""
+    return [
+        ("What changed TPOT, part by part", _waterfall(explanation).to_dict()),
+        ("What TPOT consists of", _composition(explanation).to_dict()),
+    ]
+
+
+_SHORT = {
+    "acceptance": "accept length",
+    "step": "decode step",
+    "batch": "other batches",
+    "interference": "prefill",
+    "stalls": "stalls",
+}
+_PART_COLOURS = dict(zip([*_SHORT.values(), "TPOT"], [*_COLOURS[:5], "#8c959f"], strict=True))
+
+
+def _waterfall(explanation: Explanation) -> Any:
+    """Each part begins where the one before ended; the last bar is the whole. Rules are 90 % intervals."""
+    rows: list[dict[str, Any]] = []
+    at = 0.0
+    for row in (*explanation.rows, explanation.tpot):
+        whole = row is explanation.tpot
+        start = 0.0 if whole else at
+        change = row.change
+        at = start + change.mean
+        rows.append(
+            {
+                "part": "TPOT" if whole else _SHORT[row.name],
+                "start": 100 * start,
+                "end": 100 * at,
+                "low": 100 * (start + change.low) if change.known else None,
+                "high": 100 * (start + change.high) if change.known else None,
+                "change": 100 * change.mean,
+                "text": f"{100 * change.mean:+.1f} %",
+            }
+        )
+    data = pd.DataFrame(rows).astype({"low": "float64", "high": "float64"})
+    order = [str(row["part"]) for row in rows]
+    y = alt.Y("part:N", title=None, sort=order, axis=alt.Axis(labelLimit=110))
+    colour = alt.Color(
+        "part:N", legend=None, scale=alt.Scale(domain=order, range=[_PART_COLOURS[name] for name in order])
+    )
+    base = alt.Chart(data).encode(y=y)
+    tooltip = [alt.Tooltip("part:N"), alt.Tooltip("text:N", title="of TPOT")]
+    bars = base.mark_bar(height={"band": 0.6}).encode(
+        x=alt.X("start:Q", title="% of base's TPOT"), x2="end:Q", color=colour, tooltip=tooltip
+    )
+    layers = [bars]
+    if any(row["low"] is not None for row in rows):
+        layers.append(base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"))
+        layers += [base.mark_tick(thickness=2, height=10).encode(x=f"{end}:Q") for end in ("low", "high")]
+    labels = base.mark_text(align="left", dx=6, dy=-14).encode(x="end:Q", text="text:N")
+    return alt.layer(*layers, labels).properties(width="container", height={"step": 44})
+
+
+def _composition(explanation: Explanation) -> Any:
+    """TPOT of both sides, stacked: milliseconds of a token that go to each part. Stalls below zero are not drawn."""
+    case = explanation.case
+    accepted = {row.name: row for row in explanation.rows}["acceptance"]
+    parts = [row for row in explanation.rows if row.name in ("step", "interference", "stalls")]
+    if explanation.device:
+        parts = [*explanation.device, *parts[1:]]
+    rows = []
+    for position, row in enumerate(parts):
+        label = _SHORT.get(
+            row.name, row.label.removeprefix("device: ").replace("the device waits for the host", "host")
+        )
+        for side, value, length in (("base", row.base, accepted.base), ("head", row.head, accepted.head)):
+            name = case.base.name if side == "base" else case.head.name
+            rows.append(
+                {"side": side, "name": name, "part": label, "ms": max(0.0, 1e3 * value / length), "n": position}
+            )
+    data = pd.DataFrame(rows)
+    order = list(dict.fromkeys(data["part"]))
+    colours = [_COLOURS[n % len(_COLOURS)] for n in range(len(order))]
+    chart = alt.Chart(data).mark_bar(height={"band": 0.6})
+    return chart.encode(
+        y=alt.Y("side:N", title=None, sort=["base", "head"]),
+        x=alt.X("sum(ms):Q", title="ms a token"),
+        color=alt.Color(
+            "part:N",
+            title=None,
+            scale=alt.Scale(domain=order, range=colours),
+            legend=alt.Legend(orient="bottom", columns=2, labelLimit=160),
+        ),
+        order=alt.Order("n:Q"),
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("part:N"), alt.Tooltip("sum(ms):Q", title="ms", format=".3~g")],
+    ).properties(width="container", height={"step": 60})

@@ -28,14 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.metrics import PassView, arrivals
+from harness.metrics import BURST_S, PassView, arrivals
 from harness.model import RequestRecord
 from harness.stats import Floats
 
 # Of a normal distribution's standard deviations: one step in 600 000 lies beyond 5.
 BAND = 5.0
 _MAD_TO_SD = 1.4826  # of a normal distribution
-_LEAST_BAND_S = 0.5e-3  # metrics.BURST_S: the client's own time stamps may be off by this
 # With fewer clean steps of a batch size, those of its neighbours say more.
 MIN_CLEAN = 8
 
@@ -237,7 +236,8 @@ def undisturbed(gaps: Gaps) -> tuple[_Expected, Mask, Mask]:
 def _band(seconds: Floats) -> tuple[float, float, float]:
     """(mean of those in the band, its lower end, its upper end); median and MAD ignore up to half of the steps."""
     middle = float(np.median(seconds))
-    reach = max(BAND * _MAD_TO_SD * float(np.median(np.abs(seconds - middle))), _LEAST_BAND_S)
+    # The client's own time stamps may be off by BURST_S.
+    reach = max(BAND * _MAD_TO_SD * float(np.median(np.abs(seconds - middle))), BURST_S)
     inside = seconds[np.abs(seconds - middle) <= reach]
     return float(np.mean(inside)), middle - reach, middle + reach
 
@@ -255,7 +255,8 @@ def gaps_of(view: PassView, counted: Sequence[RequestRecord]) -> Gaps:
     sent = np.sort([r.t_send for r in view.requests])
     began = np.sort([r.events[0].t if r.events else r.t_end for r in view.requests])
     by_end = np.searchsorted(began, end, side="right")
-    by_start = np.searchsorted(began, start, side="right")
+    # Two prefilled together get their first tokens one after the other: neither waits for the other.
+    by_start = np.searchsorted(began, start + BURST_S, side="right")
     # Half a usual step on: by then the step before has arrived everywhere, however long this one takes.
     usual = float(np.median(end - start))
     batch, tokens, longest = _decoding(everyone, start + np.minimum(end - start, usual) / 2)
