@@ -144,7 +144,8 @@ _SHORT = {
     "interference": "prefill",
     "stalls": "stalls",
 }
-_PART_COLOURS = dict(zip([*_SHORT.values(), "TPOT"], [*_COLOURS[:5], "#8c959f"], strict=True))
+_SEEN_ON_BOTH = "#7d8590"  # on a light page and on a dark one
+_PART_COLOURS = dict(zip([*_SHORT.values(), "TPOT"], [*_COLOURS[:5], "#a8b1bb"], strict=True))
 
 
 def _waterfall(explanation: Explanation) -> Any:
@@ -164,6 +165,7 @@ def _waterfall(explanation: Explanation) -> Any:
                 "low": 100 * (start + change.low) if change.known else None,
                 "high": 100 * (start + change.high) if change.known else None,
                 "change": 100 * change.mean,
+                "beside": 100 * max(start, at),
                 "text": f"{100 * change.mean:+.1f} %",
             }
         )
@@ -175,15 +177,19 @@ def _waterfall(explanation: Explanation) -> Any:
     )
     base = alt.Chart(data).encode(y=y)
     tooltip = [alt.Tooltip("part:N"), alt.Tooltip("text:N", title="of TPOT")]
+    ends = [float(row[key]) for row in rows for key in ("start", "end", "low", "high") if row[key] is not None]
+    room = 0.2 * (max(ends) - min(ends))  # for the figure beside the longest bar
+    scale = alt.Scale(domain=[min(ends), max(ends) + room], nice=False)
     bars = base.mark_bar(height={"band": 0.6}).encode(
-        x=alt.X("start:Q", title="% of base's TPOT"), x2="end:Q", color=colour, tooltip=tooltip
+        x=alt.X("start:Q", title="% of base's TPOT", scale=scale), x2="end:Q", color=colour, tooltip=tooltip
     )
     layers = [bars]
     if any(row["low"] is not None for row in rows):
-        layers.append(base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"))
-        layers += [base.mark_tick(thickness=2, height=10).encode(x=f"{end}:Q") for end in ("low", "high")]
-    labels = base.mark_text(align="left", dx=6, dy=-14).encode(x="end:Q", text="text:N")
-    return alt.layer(*layers, labels).properties(width="container", height={"step": 44})
+        layers.append(base.mark_rule(strokeWidth=2, color=_SEEN_ON_BOTH).encode(x="low:Q", x2="high:Q"))
+        tick = base.mark_tick(thickness=2, height=10, color=_SEEN_ON_BOTH)
+        layers += [tick.encode(x=f"{end}:Q") for end in ("low", "high")]
+    labels = base.mark_text(align="left", dx=6, dy=-14).encode(x="beside:Q", text="text:N")
+    return alt.layer(*layers, labels).properties(width="container", height=44 * len(rows))
 
 
 def _composition(explanation: Explanation) -> Any:
@@ -218,4 +224,4 @@ def _composition(explanation: Explanation) -> Any:
         ),
         order=alt.Order("n:Q"),
         tooltip=[alt.Tooltip("name:N"), alt.Tooltip("part:N"), alt.Tooltip("sum(ms):Q", title="ms", format=".3~g")],
-    ).properties(width="container", height={"step": 60})
+    ).properties(width="container", height=130)

@@ -25,6 +25,11 @@ tbody tr.whole td { font-weight: 600; border-bottom: 2px solid var(--line) } tbo
 td.text.figures { white-space: normal; min-width: 16rem }
 tr.confirmed td { font-weight: 600 } tr.refuted td { color: var(--soft) }
 .next code { overflow-wrap: anywhere }
+@media (max-width: 640px) {
+  .stack thead { display: none } .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line) }
+  .stack td { display: inline; padding: 0 .3rem 0 0; border: 0; white-space: normal; text-align: left }
+  .stack td.figures { display: block; min-width: 0 }
+}
 """
 _LEFT = {"part", "hypothesis", "", "figures"}
 
@@ -72,10 +77,12 @@ def _account(explanation: Explanation) -> str:
 
 def _hypotheses(explanation: Explanation) -> str:
     rows = hypothesis_rows(explanation)
-    return _table(HYPOTHESIS_HEADERS, rows, [one.outcome.state.value for one in explanation.tested])
+    return _table(HYPOTHESIS_HEADERS, rows, [one.outcome.state.value for one in explanation.tested], "stack")
 
 
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str]) -> str:
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str], kind: str = "") -> str:
+    """`kinds`: what each row is; `stack`: cells one below the other where the page is narrow."""
+
     def cell(tag: str, title: str, value: str) -> str:
         classes = " ".join(["text"] * (title in _LEFT) + ["figures"] * (title == "figures"))
         scope = ' scope="col"' if tag == "th" else ""
@@ -86,7 +93,9 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequenc
         f'<tr class="{kind}">{"".join(cell("td", t, v) for t, v in zip(headers, row, strict=True))}</tr>'
         for row, kind in zip(rows, kinds, strict=True)
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _text(value: str) -> str:

@@ -12,10 +12,22 @@ from harness.account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP, 
 from harness.case import WAITING, Case, Estimate, Subject, build
 from harness.comparable import Difference, Role
 from harness.errors import MtpbenchError
-from harness.hypotheses import CARRIES, HYPOTHESES, Hypothesis, Outcome, State, changed, percent, scale
+from harness.hypotheses import (
+    CARRIES,
+    HYPOTHESES,
+    Hypothesis,
+    Outcome,
+    State,
+    changed,
+    equal_servers,
+    more_pairs,
+    percent,
+    scale,
+    unchanged,
+)
 from harness.observed import Seen
 from harness.pairs import RowKey
-from harness.rule import FAIL_ERROR, LIMIT
+from harness.rule import FAIL_ERROR
 from harness.verdict import Floors, differences_between
 
 NOISE = "noise"
@@ -176,7 +188,7 @@ _DIRECT = ("missing_graph_bucket", "ragged_lengths", "segment_overhead", "host_s
 def _cause(case: Case, tested: Sequence[Tested]) -> str | None:
     """The confirmed hypothesis that explains most of the change; None where none does."""
     if case.differences or not changed(case):
-        return NOISE if case.differences or _quiet(case) else None
+        return NOISE if case.differences or unchanged(case) else None
     sign = math.copysign(1, case.whole.mean)
     good = [
         one
@@ -194,11 +206,6 @@ def _cause(case: Case, tested: Sequence[Tested]) -> str | None:
     best = min(good, key=rank)
     # A part that no hypothesis owns may be larger than the best that is confirmed: then the cause is not told.
     return best.hypothesis.cause if sign * best.outcome.explains >= 0.9 * largest[1] else None
-
-
-def _quiet(case: Case) -> bool:
-    """Is it known that TPOT changed by less than the limit of a verdict, rather than not known how much it changed?"""
-    return case.whole.known and case.whole.low > -LIMIT and case.whole.high < LIMIT
 
 
 def _in_direction(case: Case) -> list[tuple[str, float]]:
@@ -221,7 +228,7 @@ def _sentence(case: Case, cause: str | None, tested: Sequence[Tested]) -> str:
     if cause is None:
         open_ones = ", ".join(t.hypothesis.name for t in tested if t.outcome.state is State.UNTESTED)
         return f"{what}: {part}, and the data do not tell why (untested: {open_ones or 'nothing'}){against}.{once}"
-    return f"{what}. Cause: {CAUSES[cause]} ({part}){against}.{once}"
+    return f"{what}. Cause: {CAUSES[cause]}; {part}{against}.{once}"
 
 
 def _then(case: Case, largest: str) -> str:
@@ -248,7 +255,7 @@ def _unchanged(case: Case) -> str:
     """Noise, or too little data to call it so; parts that did move are named."""
     if not case.whole.known:
         return "one launch a side can't tell that from noise"
-    words = "noise, or nothing" if _quiet(case) else "launches differ too much to tell that from noise"
+    words = "noise, or nothing" if unchanged(case) else "launches differ too much to tell that from noise"
     return f"{words}{_moved(case)}"
 
 
@@ -276,30 +283,20 @@ def _next(case: Case, cause: str | None, tested: Sequence[Tested]) -> tuple[str,
     by_cause = {one.hypothesis.cause: one.hypothesis for one in reversed(tested)}
     if not case.whole.known or not changed(case):
         if case.between_levels:
-            return _again(case), "several launches give the parts an interval"
-        noise = by_cause[NOISE]
-        if changed(case) or not case.whole.known:
-            return _pairs_command(case), "pairs of launches give the change and its parts an interval"
-        return noise.experiment(case), "what equal servers differ by says how small a change can be seen"
+            return equal_servers(case), "several launches give the parts an interval"
+        if unchanged(case):
+            return equal_servers(case), "what equal servers differ by says how small a change can be seen"
+        return more_pairs(case), "more pairs of launches make the interval of the change and of its parts smaller"
     untested = [one for one in tested if one.outcome.state is State.UNTESTED]
     step = max(_in_direction(case), key=lambda item: item[1])[0] == STEP
     if cause is None and untested:
         first = next((one for one in untested if step == (one.hypothesis.cause in _DIRECT)), untested[0])
         one = first.hypothesis
         return one.experiment(case), f"tells whether it is {one.name}: {one.confirms}"
-    if cause is not None:
+    if cause is not None and not case.head.side.scenario.factors:
         one = by_cause[cause]
         return one.experiment(case), f"confirms it another way: {one.confirms}"
-    return _pairs_command(case), "more pairs narrow the parts down"
-
-
-def _pairs_command(case: Case) -> str:
-    run = case.head.side.runs[0]
-    return f"mtpbench ab {run.path}/scenario.yaml --base arm:{case.base.arm} --head arm:{case.head.arm}"
-
-
-def _again(case: Case) -> str:
-    return f"mtpbench aa {case.head.side.runs[0].path}/scenario.yaml --arm {case.head.arm}"
+    return more_pairs(case), "more pairs narrow the parts down"
 
 
 def _notes(case: Case) -> list[str]:

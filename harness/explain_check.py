@@ -127,7 +127,7 @@ def _drawn(cause: str, machines: Sequence[Hardware], draw: Random, seed: int) ->
     level = next(one for one in scenario.levels() if one.input_tokens == long and one.concurrency == concurrency)
     accept = AcceptLength(draw.uniform(2.2, 3.3), draw.uniform(0.05, 0.15))
     wanted = draw.uniform(SMALLEST, LARGEST)
-    blank = Configuration(cause, 0.0, scenario, hardware, level, accept, 0.0, draw.random() < 0.5, seed)
+    blank = Configuration(cause, 0.0, scenario, hardware, level, accept, 0.0, seed % 2 == 0, seed)
     if cause == NOISE:
         return replace(blank, size=draw.uniform(0.0, 0.03))
     if cause == "missing_graph_bucket":
@@ -240,16 +240,23 @@ def trials(
 
 @dataclass(frozen=True)
 class Line:
-    """One cause: how often it was named, and what else was."""
+    """One cause: of the configurations whose servers time their device and of the others, how often it was named."""
 
     cause: str
-    n: int
-    right: int
-    others: Mapping[str, int]
+    timed: int
+    timed_right: int
+    untimed: int
+    untimed_right: int
+    not_told: int  # of both kinds: a cause was put in, and none was named
+    wrong: Mapping[str, int]  # another was
+
+    @property
+    def n(self) -> int:
+        return self.timed + self.untimed
 
     @property
     def share(self) -> float:
-        return self.right / self.n
+        return (self.timed_right + self.untimed_right) / self.n
 
     @property
     def met(self) -> bool:
@@ -257,26 +264,44 @@ class Line:
 
 
 def lines(done: Sequence[Trial]) -> list[Line]:
-    out = []
-    for cause in dict.fromkeys(one.configuration.cause for one in done):
-        of_cause = [one for one in done if one.configuration.cause == cause]
-        wrong = Counter(one.named or "not told" for one in of_cause if not one.right)
-        out.append(Line(cause, len(of_cause), sum(one.right for one in of_cause), wrong))
-    return out
+    """A line for each cause, and one for all of them but noise."""
+    causes = dict.fromkeys(one.configuration.cause for one in done)
+    out = [_line(cause, [one for one in done if one.configuration.cause == cause]) for cause in causes]
+    put_in = [one for one in done if one.configuration.cause != NOISE]
+    return [*out, _line(ALL, put_in)] if len(out) > 1 and put_in else out
 
 
-HEADERS = ("cause put in", "n", "named", "share", "target", "named instead")
+ALL = "all causes"
+
+
+def _line(cause: str, done: Sequence[Trial]) -> Line:
+    timed = [one for one in done if one.configuration.timer]
+    untimed = [one for one in done if not one.configuration.timer]
+    missed = [one for one in done if not one.right]
+    return Line(
+        cause,
+        len(timed),
+        sum(one.right for one in timed),
+        len(untimed),
+        sum(one.right for one in untimed),
+        sum(one.named is None for one in missed),
+        Counter(one.named for one in missed if one.named is not None),
+    )
+
+
+HEADERS = ("cause put in", "named, with device times", "named, without", "share", "target", "not told", "another named")
 
 
 def cells(line: Line) -> tuple[str, ...]:
     quiet = line.cause == NOISE
     return (
-        "none: launches differ, nothing else" if quiet else line.cause,
-        str(line.n),
-        f"{line.right} not called a cause" if quiet else str(line.right),
+        "none: launches differ, nothing else (named: not called a cause)" if quiet else line.cause,
+        f"{line.timed_right} of {line.timed}",
+        f"{line.untimed_right} of {line.untimed}",
         f"{100 * line.share:.0f} %",
         f"≥ {100 * (1 - FALSE_ALARMS if quiet else RIGHT):.0f} %",
-        ", ".join(f"{name} {count}" for name, count in line.others.items()) or "–",
+        str(line.not_told),
+        ", ".join(f"{name} {count}" for name, count in line.wrong.items()) or "0",
     )
 
 
@@ -292,6 +317,6 @@ def to_rich(done: Sequence[Trial]) -> Table:
 
 def to_markdown(done: Sequence[Trial]) -> str:
     """For docs/c16.md."""
-    out = ["| " + " | ".join(HEADERS) + " |", "|---|---:|---:|---:|---:|---|"]
+    out = ["| " + " | ".join(HEADERS) + " |", "|---|---:|---:|---:|---:|---:|---|"]
     out += ["| " + " | ".join(cells(line)) + " |" for line in lines(done)]
     return "\n".join(out) + "\n"

@@ -23,7 +23,7 @@ from harness import signatures
 from harness.account import ACCEPTANCE, INTERFERENCE, MIX, STALLS, STEP
 from harness.case import Case, Estimate, Subject, build
 from harness.errors import MtpbenchError
-from harness.rule import FAIL_ERROR, TOLERANCE
+from harness.rule import FAIL_ERROR, LIMIT, TOLERANCE
 from harness.signatures import Sign
 
 # A part that is less than this share of the change does not carry it.
@@ -66,6 +66,11 @@ def changed(case: Case) -> bool:
         return False
     low, high = (case.whole.low, case.whole.high) if case.whole.known else (case.whole.mean, case.whole.mean)
     return high > TOLERANCE or low < -TOLERANCE
+
+
+def unchanged(case: Case) -> bool:
+    """Is it known that TPOT changed by less than the limit of a verdict, rather than not known by how much?"""
+    return not changed(case) and case.whole.known and case.whole.low > -LIMIT and case.whole.high < LIMIT
 
 
 def carried(case: Case, part: Estimate) -> State:
@@ -151,7 +156,8 @@ def _step(case: Case) -> Outcome | None:
     """Why no test of the step is needed, or possible; None where it did get longer."""
     part = case.parts[STEP]
     state = carried(case, part)
-    figures = f"the decode step does not carry the change: {percent(part, case)} of TPOT"
+    words = "the decode step does not carry the change" if changed(case) else "no certain change; of the decode step"
+    figures = f"{words}: {percent(part, case)} of TPOT"
     if case.between_levels:
         return Outcome(State.UNTESTED, "two levels of one server: ask it of two arms at one level")
     return None if state is State.CONFIRMED else Outcome(state, figures, part.mean)
@@ -326,9 +332,10 @@ def _noise(case: Case) -> Outcome:
     if not case.whole.known:
         state = State.REFUTED if changed(case) else State.UNTESTED
         return Outcome(state, f"{whole}: one launch a side has no interval{floor}")
-    within = case.floor is not None and abs(case.whole.mean) < case.floor
-    state = State.CONFIRMED if not changed(case) or within else State.REFUTED
-    return Outcome(state, f"{whole}, p {case.whole.p:.2g}{floor}", case.whole.mean)
+    figures = f"{whole}, p {case.whole.p:.2g}{floor}"
+    if unchanged(case) or (case.floor is not None and abs(case.whole.mean) < case.floor):
+        return Outcome(State.CONFIRMED, figures, case.whole.mean)
+    return Outcome(State.REFUTED if changed(case) else State.UNTESTED, figures, case.whole.mean)
 
 
 # Commands that would tell.
@@ -340,13 +347,22 @@ def _factors(case: Case) -> str:
     return f"mtpbench run scenarios/{'h200-c16' if vendor == 'nvidia' else 'c16-tpot'}.yaml"
 
 
-def _more_pairs(case: Case) -> str:
-    run = case.head.side.runs[0]
-    return f"mtpbench ab {run.path}/scenario.yaml --base arm:{case.base.arm} --head arm:{case.head.arm}"
+def more_pairs(case: Case) -> str:
+    base, head = (f"arm:{_as_written(one)}" for one in (case.base, case.head))
+    if base == head:  # two runs of one arm: their checkouts differ
+        commits = [str(one.side.runs[0].environment.get("commit", "REF")) for one in (case.base, case.head)]
+        base, head = (commit.removesuffix("-dirty")[:10] for commit in commits)
+    return f"mtpbench ab {case.head.side.runs[0].path}/scenario.yaml --base {base} --head {head}"
 
 
-def _equal_servers(case: Case) -> str:
-    return f"mtpbench aa {case.head.side.runs[0].path}/scenario.yaml --arm {case.head.arm}"
+def equal_servers(case: Case) -> str:
+    return f"mtpbench aa {case.head.side.runs[0].path}/scenario.yaml --arm {_as_written(case.head)}"
+
+
+def _as_written(subject: Subject) -> str:
+    """The arm's name in the scenario file: the runs of an A/B put the side before it."""
+    side, dot, name = subject.arm.partition(".")
+    return name if dot and side in ("base", "head") else subject.arm
 
 
 def _profiler(_: Case) -> str:
@@ -433,7 +449,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         "launches of equal servers differ by as much, or the sides were measured under different conditions",
         "the change exceeds what launches differ by",
         _noise,
-        _equal_servers,
+        equal_servers,
     ),
     Hypothesis(
         10,
