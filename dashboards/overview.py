@@ -10,7 +10,6 @@ from dashboards.frame import page, word
 from dashboards.markup import details, grid, items, line, text
 from dashboards.site import ScenarioView, Site, long_label, shown_number
 from dashboards.tables import Column, table
-from harness.archive import is_simulated
 from harness.pairs import Metric
 from harness.report import Report
 from harness.store import StoredRun
@@ -359,7 +358,7 @@ def runs(site: Site) -> str:
         kind = {"aa": "A/A", "ab": "A/B"}.get(one.session.kind, "") if one.session else ""
         said = f"{kind} {_headline(site.reports[run.id])}"
         said += ' <strong class="ALERT">quarantined</strong>' if run.quarantine else ""
-        said += ' <strong class="ALERT">SIMULATED</strong>' if is_simulated(run) else ""
+        said += ' <strong class="ALERT">SIMULATED</strong>' if run.simulated else ""
         pick = [
             f'<input type="radio" name="{side}" value="{text(name)}" aria-label="{text(run.id)} as {side.upper()}">'
             for side in ("a", "b")

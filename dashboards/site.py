@@ -12,7 +12,7 @@ import numpy as np
 
 from dashboards.markup import slug
 from harness import stats, trend
-from harness.archive import Archive, Kept, is_simulated
+from harness.archive import Archive, Kept
 from harness.comparable import differences, facts
 from harness.errors import MtpbenchError
 from harness.floor import Floors, pooled
@@ -164,7 +164,7 @@ class Site:
     @property
     def simulated(self) -> list[str]:
         """Runs that say they are simulated."""
-        return [one.run.id for one in self.archive.kept if is_simulated(one.run)]
+        return [one.run.id for one in self.archive.kept if one.run.simulated]
 
     @property
     def only_simulated(self) -> bool:

@@ -8,7 +8,7 @@ from dashboards.frame import figure, legend, page, word
 from dashboards.markup import details, grid, items, line, slug, text
 from dashboards.run_page import sweep_table
 from dashboards.site import Site
-from harness.archive import Kept, is_simulated
+from harness.archive import Kept
 from harness.comparable import facts
 from harness.evidence import reasons
 from harness.model import Finding, LaunchRecord
@@ -32,7 +32,7 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     banner = ""
     if run.quarantine:
         banner += f'<p class="banner bad">In quarantine, judges nothing: {text(run.quarantine)}</p>'
-    if is_simulated(run) and not site.only_simulated:
+    if run.simulated and not site.only_simulated:
         banner += '<p class="banner">This run is SIMULATED: nothing was measured.</p>'
     view = next((v for v in site.scenarios if any(one is kept for one in v.runs)), None)
     up = (

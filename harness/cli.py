@@ -13,7 +13,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness import __version__, cli_doctor, cli_import, cli_publish, cli_trend, cli_verdict, scenario_file
+from harness import (
+    __version__,
+    cli_doctor,
+    cli_explain,
+    cli_import,
+    cli_publish,
+    cli_simulate,
+    cli_trend,
+    cli_verdict,
+    scenario_file,
+)
 from harness.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -53,8 +63,10 @@ Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted;
 selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
 app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
+cli_explain.register(app, selftest)
 cli_trend.register(app, selftest)
 cli_publish.register(app, selftest)
+cli_simulate.register(app)
 
 
 @app.command()

@@ -125,6 +125,7 @@ const mtpbench = (() => {
     await load("specs", "assets/specs.js");
     const run = await load(asks.key, asks.file);
     return run.lines.filter((l) => asks.tp === undefined || l.tp === Number(asks.tp))
+      .filter((l) => !l.factor)
       .filter((l) => asks.input === undefined || l.input === Number(asks.input))
       .map((l) => ({ ...l, series: run.several ? `${l.arm}, TP${l.tp}` : l.arm, values: named(run, l) }));
   }

@@ -77,6 +77,8 @@ _COUNTERS = {
     "sglang:generation_tokens_total": "output_tokens",
     "sglang:prompt_tokens_total": "prompt_tokens",
     "sglang:cached_tokens_total": "cached_tokens",
+    # Only with SGLANG_ENABLE_METRICS_DEVICE_TIMER=1: time of the forward passes between two events on the stream.
+    "sglang:forward_execution_seconds_total": "device_seconds_{category}",
 }
 _DECODE = re.compile(r"Decode batch.*?#running-req: (?P<running>\d+)")
 _DECODE_FIELDS = {
@@ -138,9 +140,10 @@ class SglangSettings(ServerSettings):
     AITER's unified attention (AMD) or this repository's generic kernel (NVIDIA). `in-tree`: this repository's
     verify kernel. `upstream`: whatever SGLang takes, counted. Absent: SGLang unhooked, without evidence."""
 
-    flags: dict[str, str | int | float | bool | None] = {}
-    """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. null or false removes
-    one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context` the longest request."""
+    flags: dict[str, str | int | float | bool | list[int | str] | None] = {}
+    """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. A list is several values of one
+    flag. null or false removes one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context`
+    the longest request."""
 
     container: Container | None = None
     """Run it in a container: image, mounts. Absent: on this host."""
@@ -154,6 +157,7 @@ class Sglang:
     keep_alive = True
     multi_gpu = True
     evaluates = True
+    profiles = True
 
     def problems(self, settings: SglangSettings) -> list[tuple[str, str]]:
         found = [
@@ -270,7 +274,8 @@ class Sglang:
             if value is True:
                 argv.append(f"--{flag}")
             elif value is not None and value is not False:
-                argv += [f"--{flag}", _PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(value))]
+                parts = value if isinstance(value, list) else [value]
+                argv += [f"--{flag}", *(_PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(part)) for part in parts)]
         devices = "HIP_VISIBLE_DEVICES" if settings.gpu_vendor == "amd" else "CUDA_VISIBLE_DEVICES"
         env[devices] = ",".join(map(str, context.gpus))
         if settings.gpu_vendor == "nvidia":
@@ -288,7 +293,7 @@ class Sglang:
             env = {name: str(context.kernel_cache / folder) for name, folder in _KERNEL_CACHES.items()} | env
         command = Command(tuple(argv), env)
         if settings.container:
-            shared = (context.plugin_dir, context.evidence_dir, context.kernel_cache)
+            shared = (context.plugin_dir, context.evidence_dir, context.trace_dir, context.kernel_cache)
             mounts = [f"{path}:{path}" for path in shared if path]
             command = in_container(
                 command, settings.container, settings.gpu_vendor, context.identity, context.gpus, mounts
@@ -350,6 +355,21 @@ class Sglang:
         self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
     ) -> tuple[Output, ...]:
         return await ask_outputs(http, prompts, output_tokens, settings.request_timeout)
+
+    async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:
+        """A trace of decode steps alone: with stages, the profiler ends by itself, however many prefills come first."""
+        reply = await http.post(
+            "/start_profile",
+            {
+                "output_dir": str(folder),
+                "num_steps": steps,
+                "activities": ["GPU"],
+                "profile_by_stage": True,
+                "with_stack": False,
+                "record_shapes": False,
+            },
+        )
+        return reply.ok
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         """`Decode batch` lines: one every 40 decode steps. Throughput there includes interleaved prefill."""

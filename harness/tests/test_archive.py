@@ -147,7 +147,7 @@ def test_a_simulated_year_holds_what_was_injected_and_nothing_else_twice(tmp_pat
 
 
 def test_a_simulated_run_is_never_compared_with_a_measured_one() -> None:
-    drawn, measured = run([0.01] * 3, environment={"simulated": {"seed": 1}}), run([0.01] * 3)
+    drawn, measured = run([0.01] * 3, environment={"simulated": {"seed": 1, "what": "drawn"}}), run([0.01] * 3)
     assert any(fact.startswith("simulated") for fact in facts(drawn, "mtp"))
     sides = (Side(name, (one,), {"mtp": "mtp"}) for name, one in (("base", measured), ("head", drawn)))
     assert compare(*sides).verdict is Verdict.INCOMPARABLE
