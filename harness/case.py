@@ -160,7 +160,17 @@ def _centre(values: Sequence[float]) -> float:
 
 def build(base: Subject, head: Subject, differences: Sequence[Difference] = ()) -> Case:
     """The case of two subjects. Raises MtpbenchError where a side has nothing to account for, or no usable launch."""
-    ours, theirs = (_usable(subject) for subject in (base, head))
+    return of_launches(base, head, _usable(base), _usable(head), differences)
+
+
+def of_launches(
+    base: Subject,
+    head: Subject,
+    ours: Sequence[LaunchSeen],
+    theirs: Sequence[LaunchSeen],
+    differences: Sequence[Difference] = (),
+) -> Case:
+    """The same from what launches showed. Between two levels of one server, a launch is paired with itself."""
     same_server = base.side.runs == head.side.runs and (base.arm, base.tp) == (head.arm, head.tp)
     pairs = [(one, one) for one in ours] if same_server else list(pair_up(ours, theirs).values())
     pairs = [(b, h) for b, h in pairs if base.level in b.levels and head.level in h.levels]

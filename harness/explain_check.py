@@ -115,14 +115,14 @@ def configuration(cause: str, machines: Sequence[Hardware], seed: int) -> Config
 
 def _drawn(cause: str, machines: Sequence[Hardware], draw: Random, seed: int) -> Configuration | None:
     hardware = draw.choice(machines)
-    concurrency = draw.choice((8, 12, 16, 24))
-    short, long = draw.choice(((2048, 8192), (4096, 16384), (8192, 32768)))
+    concurrency = draw.choice((8, 12, 16))
+    short, long = draw.choice(((4096, 16384), (8192, 32768), (8192, 65536)))
     scenario = _scenario(
         hardware,
         verify=draw.choice(("generic", "in-tree", "upstream")),
         loads=(concurrency // 4, concurrency),
         lengths=(short, long),
-        output=draw.choice((96, 192, 384)),
+        output=draw.choice((96, 160)),
     )
     level = next(one for one in scenario.levels() if one.input_tokens == long and one.concurrency == concurrency)
     accept = AcceptLength(draw.uniform(2.2, 3.3), draw.uniform(0.05, 0.15))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounts import make
 from conftest import one_pass, request
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,16 +132,6 @@ def test_parts_of_a_change_by_hand() -> None:
         STALLS: pytest.approx(0.001 / mean),
     }
     assert found.whole == pytest.approx(math.log(head.tpot / base.tpot))
-
-
-def make(
-    steps: dict[int, tuple[int, float]], *, interference: float, stalls: float, tokens: float, scale: float = 1.0
-) -> Account:
-    """An account with so many clean steps of so many seconds at each batch size."""
-    count = sum(number for number, _ in steps.values())
-    batches = {size: Batch(number, number, number * each) for size, (number, each) in steps.items()}
-    decode = scale * sum(number * each for number, each in steps.values())
-    return Account(1, tokens, count, decode, interference, stalls, 0, 0, 100.0 * count, 100.0 * count, batches)
 
 
 accounts = st.builds(
