@@ -8,7 +8,7 @@ from datetime import date
 
 from dashboards.frame import page, word
 from dashboards.markup import details, grid, items, line, text
-from dashboards.site import ScenarioView, Site, long_label, shown_number
+from dashboards.site import ScenarioView, Site, long_label, shown_number, state_of
 from dashboards.tables import Column, table
 from harness.pairs import Metric
 from harness.report import Report
@@ -38,7 +38,7 @@ def findings(site: Site) -> list[Finding]:
         for run in _last_nights(view):
             report = site.reports[run.id]
             if not report.valid and (site.today - night_of(run)[0]).days <= STALE_DAYS:
-                kind, _, why = report.headline.partition(": ")
+                kind, why = state_of(report)
                 sentence = f"The last night of {view.name} on {_host(run)} is no full result: {why}"
                 out.append(Finding(kind, f"{sentence}{_lost_arms(report)}.", link=site.page_of(run)))
     order = ["INVALID", *(verdict.value for verdict in Verdict)]
@@ -183,7 +183,7 @@ def _nights(site: Site) -> str:
 
 
 def _headline(report: Report) -> str:
-    kind, _, why = report.headline.partition(": ")
+    kind, why = state_of(report)
     return f"{word(kind)} {text(why)}"
 
 
@@ -379,4 +379,4 @@ def runs(site: Site) -> str:
 
 
 def _state(site: Site, run: StoredRun) -> str:
-    return "quarantined" if run.quarantine else site.reports[run.id].headline.partition(": ")[0]
+    return "quarantined" if run.quarantine else state_of(site.reports[run.id])[0]

@@ -7,7 +7,7 @@ import json
 from dashboards.frame import figure, legend, page, word
 from dashboards.markup import details, grid, items, line, slug, text
 from dashboards.run_page import sweep_table
-from dashboards.site import Site
+from dashboards.site import Site, state_of
 from harness.archive import Kept
 from harness.comparable import facts
 from harness.evidence import reasons
@@ -28,7 +28,7 @@ _COMPARED = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % inte
 def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     """run/<name>.html; `files`: downloads, relative to the page."""
     run, report = kept.run, site.reports[kept.run.id]
-    kind, _, why = report.headline.partition(": ")
+    kind, why = state_of(report)
     banner = ""
     if run.quarantine:
         banner += f'<p class="banner bad">In quarantine, judges nothing: {text(run.quarantine)}</p>'
@@ -134,7 +134,7 @@ def _findings(kept: Kept, report: Report) -> str:
 
 def _figures(report: Report, name: str) -> str:
     asks = {"key": f"run:{name}", "file": f"data/run/{name}.js"}
-    lengths = sorted({line.level.input_tokens for line in report.lines})
+    lengths = sorted({line.level.input_tokens for line in report.lines if not line.level.factor})
     out = ""
     for length in lengths:
         place = f", {length} tokens in" if length else ""

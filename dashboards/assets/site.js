@@ -93,6 +93,11 @@ const mtpbench = (() => {
 
     async load(asks) { return overLoad(await points(asks), asks); },
 
+    async given(asks) {
+      const { spec, head, rows } = await load(asks.key, asks.file);
+      return { spec, datasets: {}, tokens: {}, table: { head, rows }, name: asks.key.replace(/[^\w.-]+/g, "-") };
+    },
+
     async frontier(asks) {
       const rows = await points(asks);
       const [x, y] = ["interactivity", asks.metric], title = meta(y);
@@ -158,8 +163,8 @@ const mtpbench = (() => {
       json = json.replaceAll(JSON.stringify(token), () => (Array.isArray(value) ? put.slice(1, -1) : put));
     }
     const filled = JSON.parse(json);
-    filled.datasets = made.datasets;
-    filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
+    filled.datasets = { ...filled.datasets, ...made.datasets };
+    if (!made.spec) filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
     filled.description = description;
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
@@ -175,12 +180,12 @@ const mtpbench = (() => {
       const specs = await load("specs", "assets/specs.js");
       const made = await (figure.builder || builders[asks.spec])(asks);
       figure.made = made;
-      if (!Object.values(made.datasets).some((set) => set.length)) {
+      if (!made.spec && !Object.values(made.datasets).some((set) => set.length)) {
         place.replaceChildren(element("p", "No values in these nights.", { class: "soft" }));
       } else {
         await load("vega", "assets/vega.js");
         const caption = figure.querySelector("figcaption").textContent;
-        const result = await vegaEmbed(place, fill(specs[made.kind || asks.spec], made, caption), { renderer: "svg", actions: false });
+        const result = await vegaEmbed(place, fill(made.spec || specs[made.kind || asks.spec], made, caption), { renderer: "svg", actions: false });
         figure.view = result.view;
       }
       figure.dataset.drawn = "yes";
