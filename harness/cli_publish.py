@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -49,6 +50,7 @@ def publish(
     from dashboards.publish import write_site
     from dashboards.site import gather
 
+    _keep_everything()
     with _Telling() as telling:
         archive = read_archive(store, lambda done, total, what: telling.watch("reading runs", done, total))
         site = gather(
@@ -81,6 +83,7 @@ def dashboard(
     """Publish a simulated year in a temporary folder and measure it: time, size, and how soon the overview is drawn."""
     from dashboards.check import check_dashboard
 
+    _keep_everything()
     table = Table("what", "measured", "limit", "")
     missed = False
     with tempfile.TemporaryDirectory() as folder, _Telling() as telling:
@@ -91,6 +94,11 @@ def dashboard(
     out.print(table)
     if missed:
         raise typer.Exit(1)
+
+
+def _keep_everything() -> None:
+    """All that is read is shown, so it lives to the end: looking for garbage among it takes a sixth of the time."""
+    gc.disable()
 
 
 class _Telling:

@@ -85,6 +85,7 @@ const mtpbench = (() => {
         .map(([day, of]) => [day, ...arms.map((arm) => number(of[arm]))]);
       return {
         datasets: { nights, bands, marks, odd, events },
+        change: days < 3 ? fewNights(site.days.map(stamp)) : undefined,
         tokens: { __FROM__: first - (days < 3) * DAY, __TO__: last + (days < 3) * DAY, __UNIT__: relative ? "% off its median" : data.unit },
         table: { head: ["night", ...arms.map((arm) => `${arm}, ${data.unit}`)], rows },
         name: `${asks.scenario}-${asks.metric}-tp${asks.tp}-${asks.level}`,
@@ -116,6 +117,14 @@ const mtpbench = (() => {
         name: `${asks.key.replace(/[^\w.-]+/g, "-")}-frontier`,
       };
     },
+  };
+
+  // One night or two make no line: dots to be seen, and each day named once.
+  const fewNights = (days) => (spec) => {
+    for (const layer of spec.layer) {
+      layer.encoding.x.axis = { ...layer.encoding.x.axis, values: days };
+      if (layer.mark.type === "circle") layer.mark.size = 60;
+    }
   };
 
   // As it is, or in percent off the median of the nights shown: small changes of unlike arms side by side.
@@ -164,13 +173,14 @@ const mtpbench = (() => {
     }
     const filled = JSON.parse(json);
     filled.datasets = { ...filled.datasets, ...made.datasets };
+    if (made.change) made.change(filled);
     if (!made.spec) filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
     filled.description = description;
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
     filled.config = { background: "transparent", view: { stroke: null }, font: "system-ui, sans-serif",
       axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: 500 },
-      text: { color: ink }, point: { size: 40 } };
+      legend: { labelColor: ink, titleColor: ink }, header: { labelColor: ink, titleColor: ink }, text: { color: ink } };
     return filled;
   }
 
