@@ -27,13 +27,18 @@ MARK = ".mtpbench-site"  # in every site: only such a folder is replaced
 Watch = Callable[[str, int, int], None]  # what, done, of
 
 
+def check_target(out: Path) -> None:
+    """Raises StoreError where something else than a site of mtpbench is in the way."""
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise StoreError(f"{out} is there and no site of mtpbench", "Name a new folder, or an older site.")
+
+
 def write_site(site: Site, out: Path, cache_dir: Path, watch: Watch = lambda _what, _done, _of: None) -> int:
     """Writes the site, whole or not at all, in place of an older one. Returns its size in bytes.
 
     Raises StoreError where something else is in the way or the place can't be written.
     """
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise StoreError(f"{out} is there and no site of mtpbench", "Name a new folder, or an older site.")
+    check_target(out)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import mtpbench
 from launches import launch, run
 
 from harness.archive import Archive, Kept, read_archive, read_run
@@ -151,3 +152,23 @@ def test_a_simulated_run_is_never_compared_with_a_measured_one() -> None:
     assert any(fact.startswith("simulated") for fact in facts(drawn, "mtp"))
     sides = (Side(name, (one,), {"mtp": "mtp"}) for name, one in (("base", measured), ("head", drawn)))
     assert compare(*sides).verdict is Verdict.INCOMPARABLE
+
+
+def test_publish_from_the_command_line(tmp_path: Path) -> None:
+    made = mtpbench("selftest", "year", "store", "--nights", 2, "--last", "2026-03-02", cwd=tmp_path, check=0)
+    assert "next: mtpbench publish store site --today 2026-03-03 --ledger store/known-regressions.yaml" in made.stdout
+    done = mtpbench("publish", "store", "site", "--today", "2026-03-03", cwd=tmp_path, check=0)
+    assert done.stdout.startswith("site/index.html: 3 runs, ")
+    assert "change points of 104 series" in done.stderr  # progress, where there is no terminal
+    assert "NO_BASELINE" in (tmp_path / "site" / "index.html").read_text()
+    (tmp_path / "empty").mkdir()
+    for arguments, said in (
+        (("empty", "other"), "empty holds no run that can be read"),
+        (("store", "store"), "store is there and no site of mtpbench"),
+        (("store", "other", "--metric", "tpot"), "'tpot' is no metric"),
+        (("store", "other", "--renamed", "x"), "OLD=NEW is needed"),
+    ):
+        refused = mtpbench("publish", *arguments, cwd=tmp_path, check=2)
+        assert said in refused.stderr
+        assert "next:" in refused.stderr
+    assert not (tmp_path / "other").exists()
