@@ -127,13 +127,9 @@ class ScenarioView:
 
     def current(self, metric: str) -> list[Series]:
         """Of each row the series that was measured last: not those of hosts and conditions that it moved on from."""
-        newest: dict[object, Series] = {}
-        for one in self.series:
-            if one.key.row.metric == metric:
-                known = newest.get(one.key.row)
-                if known is None or known.nights[-1].day < one.nights[-1].day:
-                    newest[one.key.row] = one
-        return list(newest.values())
+        of_metric = [one for one in self.series if one.key.row.metric == metric]
+        of_metric.sort(key=lambda one: one.nights[-1].run.created_at)
+        return list({one.key.row: one for one in of_metric}.values())
 
     @cached_property
     def events(self) -> tuple[Event, ...]:

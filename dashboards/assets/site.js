@@ -396,6 +396,13 @@ const mtpbench = (() => {
     watch(grid);
   }
 
+  // A link to a part that is folded away unfolds it.
+  function unfold() {
+    const target = document.getElementById(location.hash.slice(1));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    target?.scrollIntoView();
+  }
+
   // ---- a page that nobody built anew
 
   function age(built) {
@@ -412,6 +419,8 @@ const mtpbench = (() => {
 
   document.addEventListener("DOMContentLoaded", () => {
     watch(document);
+    unfold();
+    addEventListener("hashchange", unfold);
     document.querySelectorAll("form[data-rows]").forEach(filters);
     document.querySelectorAll("#compare").forEach((place) => compare(place).catch(console.error));
     document.querySelectorAll("time[data-age]").forEach(age);

@@ -358,6 +358,15 @@ def test_a_chart_has_its_table_and_download(opened: Any, simulated: tuple[Site, 
     opened.wait_for_function("b => document.querySelectorAll('figure svg.marks')[4].innerHTML !== b", arg=before)
 
 
+def test_a_link_to_a_folded_metric_unfolds_it(opened: Any, simulated: tuple[Site, Path]) -> None:
+    opened.goto((simulated[1] / "scenario" / "simulated-year.html").as_uri() + "#ttft_p50")
+    figure = opened.locator("#ttft_p50 figure", has_text="TTFT at concurrency 64").first
+    figure.scroll_into_view_if_needed()
+    figure.locator("svg.marks").wait_for()
+    assert "mtp-upstream +" in figure.locator("figcaption").inner_text()
+    assert "accepted" in figure.locator("figcaption").inner_text()
+
+
 def test_two_runs_are_compared_by_address(opened: Any, simulated: tuple[Site, Path]) -> None:
     site, out = simulated
     before, after = (site.scenarios[0].nightly[n].path.name for n in (-15, -1))
