@@ -13,6 +13,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from harness.explain import Explanation
 from harness.summary import Line
 
 
@@ -63,7 +64,8 @@ def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
 
 
 def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
-    """(title, Vega-Lite specification) of each panel that has data."""
+    """(title, Vega-Lite specification) of each panel that has data. Factors are for `explain`, not for curves."""
+    lines = [line for line in lines if not line.level.factor]
     charts = []
     for panel in PANELS:
         if any(line.get(panel.name) is not None for line in lines):
@@ -295,3 +297,101 @@ def _of_point(field: str, title: str) -> list[alt.Tooltip]:
         alt.Tooltip("label:N", title="load"),
         alt.Tooltip(f"{field}:Q", title=title, format=".4~g"),
     ]
+
+
+def account_panels(explanation: Explanation) -> list[tuple[str, dict[str, Any]]]:
+    """(title, Vega-Lite specification): how the parts of a change of TPOT add up, and what TPOT consists of."""
+    return [
+        ("What changed TPOT, part by part", _waterfall(explanation).to_dict()),
+        ("What TPOT consists of", _composition(explanation).to_dict()),
+    ]
+
+
+_SHORT = {
+    "acceptance": "accept length",
+    "step": "decode step",
+    "batch": "other batches",
+    "interference": "prefill",
+    "stalls": "stalls",
+}
+_SEEN_ON_BOTH = "#7d8590"  # on a light page and on a dark one
+_PART_COLOURS = dict(zip([*_SHORT.values(), "TPOT"], [*_COLOURS[:5], "#a8b1bb"], strict=True))
+
+
+def _waterfall(explanation: Explanation) -> Any:
+    """Each part begins where the one before ended; the last bar is the whole. Rules are 90 % intervals."""
+    rows: list[dict[str, Any]] = []
+    at = 0.0
+    for row in (*explanation.rows, explanation.tpot):
+        whole = row is explanation.tpot
+        start = 0.0 if whole else at
+        change = row.change
+        at = start + change.mean
+        rows.append(
+            {
+                "part": "TPOT" if whole else _SHORT[row.name],
+                "start": 100 * start,
+                "end": 100 * at,
+                "low": 100 * (start + change.low) if change.known else None,
+                "high": 100 * (start + change.high) if change.known else None,
+                "change": 100 * change.mean,
+                "beside": 100 * max(start, at),
+                "text": f"{100 * change.mean:+.1f} %",
+            }
+        )
+    data = pd.DataFrame(rows).astype({"low": "float64", "high": "float64"})
+    order = [str(row["part"]) for row in rows]
+    y = alt.Y("part:N", title=None, sort=order, axis=alt.Axis(labelLimit=110))
+    colour = alt.Color(
+        "part:N", legend=None, scale=alt.Scale(domain=order, range=[_PART_COLOURS[name] for name in order])
+    )
+    base = alt.Chart(data).encode(y=y)
+    tooltip = [alt.Tooltip("part:N"), alt.Tooltip("text:N", title="of TPOT")]
+    ends = [float(row[key]) for row in rows for key in ("start", "end", "low", "high") if row[key] is not None]
+    room = 0.2 * (max(ends) - min(ends))  # for the figure beside the longest bar
+    scale = alt.Scale(domain=[min(ends), max(ends) + room], nice=False)
+    bars = base.mark_bar(height={"band": 0.6}).encode(
+        x=alt.X("start:Q", title="% of base's TPOT", scale=scale), x2="end:Q", color=colour, tooltip=tooltip
+    )
+    layers = [bars]
+    if any(row["low"] is not None for row in rows):
+        layers.append(base.mark_rule(strokeWidth=2, color=_SEEN_ON_BOTH).encode(x="low:Q", x2="high:Q"))
+        tick = base.mark_tick(thickness=2, height=10, color=_SEEN_ON_BOTH)
+        layers += [tick.encode(x=f"{end}:Q") for end in ("low", "high")]
+    labels = base.mark_text(align="left", dx=6, dy=-14).encode(x="beside:Q", text="text:N")
+    return alt.layer(*layers, labels).properties(width="container", height=44 * len(rows))
+
+
+def _composition(explanation: Explanation) -> Any:
+    """TPOT of both sides, stacked: milliseconds of a token that go to each part. Stalls below zero are not drawn."""
+    case = explanation.case
+    accepted = {row.name: row for row in explanation.rows}["acceptance"]
+    parts = [row for row in explanation.rows if row.name in ("step", "interference", "stalls")]
+    if explanation.device:
+        parts = [*explanation.device, *parts[1:]]
+    rows = []
+    for position, row in enumerate(parts):
+        label = _SHORT.get(
+            row.name, row.label.removeprefix("device: ").replace("the device waits for the host", "host")
+        )
+        for side, value, length in (("base", row.base, accepted.base), ("head", row.head, accepted.head)):
+            name = case.base.name if side == "base" else case.head.name
+            rows.append(
+                {"side": side, "name": name, "part": label, "ms": max(0.0, 1e3 * value / length), "n": position}
+            )
+    data = pd.DataFrame(rows)
+    order = list(dict.fromkeys(data["part"]))
+    colours = [_COLOURS[n % len(_COLOURS)] for n in range(len(order))]
+    chart = alt.Chart(data).mark_bar(height={"band": 0.6})
+    return chart.encode(
+        y=alt.Y("side:N", title=None, sort=["base", "head"]),
+        x=alt.X("sum(ms):Q", title="ms a token"),
+        color=alt.Color(
+            "part:N",
+            title=None,
+            scale=alt.Scale(domain=order, range=colours),
+            legend=alt.Legend(orient="bottom", columns=2, labelLimit=160),
+        ),
+        order=alt.Order("n:Q"),
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("part:N"), alt.Tooltip("sum(ms):Q", title="ms", format=".3~g")],
+    ).properties(width="container", height=130)

@@ -193,6 +193,7 @@ def _points(
                 "load": level.value,
                 "open": level.open_loop,
                 "input": level.input_tokens,
+                "factor": level.factor,
                 "colour": colour.get(arm, "#888888"),
                 "values": [values.get(name) for name in names],
             }

@@ -8,9 +8,8 @@ from datetime import date
 
 from dashboards.frame import page, word
 from dashboards.markup import details, grid, items, line, text
-from dashboards.site import ScenarioView, Site, long_label, shown_number
+from dashboards.site import ScenarioView, Site, long_label, shown_number, state_of
 from dashboards.tables import Column, table
-from harness.archive import is_simulated
 from harness.pairs import Metric
 from harness.report import Report
 from harness.store import StoredRun
@@ -39,7 +38,7 @@ def findings(site: Site) -> list[Finding]:
         for run in _last_nights(view):
             report = site.reports[run.id]
             if not report.valid and (site.today - night_of(run)[0]).days <= STALE_DAYS:
-                kind, _, why = report.headline.partition(": ")
+                kind, why = state_of(report)
                 sentence = f"The last night of {view.name} on {_host(run)} is no full result: {why}"
                 out.append(Finding(kind, f"{sentence}{_lost_arms(report)}.", link=site.page_of(run)))
     order = ["INVALID", *(verdict.value for verdict in Verdict)]
@@ -58,17 +57,22 @@ def _of_rows(site: Site) -> list[Finding]:
         if one.status in _WRONG:
             key = one.series.key
             level = key.row.level if one.status in (Status.REGRESSED, Status.ALERT) else None
-            groups.setdefault((one.status, key.scenario, key.host, key.row.arm, level, one.since), []).append(one)
+            arm = key.row.arm if one.status is not Status.STALE else None  # a host that is silent is so in all arms
+            groups.setdefault((one.status, key.scenario, key.host, arm, level, one.since), []).append(one)
     out = []
     for rows in groups.values():
         rows.sort(key=telling)
         first = rows[0]
         sentence = first.sentence
-        if first.status in (Status.MISSING, Status.STALE) and len(rows) > 1:
-            key, what = first.series.key, first.status.value
-            why = "its scenario still runs" if first.status is Status.MISSING else "nothing was measured since"
+        key = first.series.key
+        if first.status is Status.MISSING and len(rows) > 1:
             place = f"{len(rows)} rows of {key.scenario} on {key.host}"
-            sentence = f"{key.row.arm} is {what} since {first.since} in {place}: {why}."
+            sentence = f"{key.row.arm} is missing since {first.since} in {place}: its scenario still runs."
+        elif first.status is Status.STALE and len(rows) > 1 and first.since is not None:
+            days = (site.today - first.since).days
+            sentence = (
+                f"{key.scenario} on {key.host} is stale since {first.since}: nothing was measured for {days} days."
+            )
         out.append(Finding(first.verdict.value, sentence, tuple(rows), _scenario_page(site, first)))
     return out
 
@@ -118,13 +122,17 @@ def _answer(site: Site, found: Sequence[Finding]) -> str:
         judged, sentence = headline([one for one in site.told if one.status is not Status.MOVED])
         verdict, sentence = judged.value, sentence.partition(": ")[2]
     nights = [night_of(run)[0] for view in site.scenarios for run in view.nightly]
-    facts = [f"{len(found)} findings" if len(found) != 1 else "1 finding"] if found else ["Nothing is wrong"]
+    facts = [_count(len(found), "finding") if found else "Nothing is wrong"]
     facts.append(f"{sum(one.status is not Status.MOVED for one in site.told)} rows judged")
     facts.append(f"last night {_age(max(nights), site.today)}" if nights else "no nightly run is stored")
     return (
         f'<div class="answer {text(verdict)}"><p class="word">{text(verdict)}</p><h1>{text(sentence)}</h1>'
         f'<p class="soft">{text(" · ".join(facts))}</p></div>'
     )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _age(day: date, today: date) -> str:
@@ -175,7 +183,7 @@ def _nights(site: Site) -> str:
 
 
 def _headline(report: Report) -> str:
-    kind, _, why = report.headline.partition(": ")
+    kind, why = state_of(report)
     return f"{word(kind)} {text(why)}"
 
 
@@ -206,7 +214,7 @@ def _set_aside(site: Site) -> str:
             f"{text(run.quarantine)}</li>"
             for run in reversed(aside)
         )
-        out += f"<h2>In quarantine: {len(aside)} runs that judge nothing</h2><ul>{entries}</ul>"
+        out += f"<h2>In quarantine: {_count(len(aside), 'run')}, judging nothing</h2><ul>{entries}</ul>"
     if site.archive.left_out:
         out += f"<h2>Could not be read</h2>{items(list(site.archive.left_out))}"
     return out
@@ -350,7 +358,7 @@ def runs(site: Site) -> str:
         kind = {"aa": "A/A", "ab": "A/B"}.get(one.session.kind, "") if one.session else ""
         said = f"{kind} {_headline(site.reports[run.id])}"
         said += ' <strong class="ALERT">quarantined</strong>' if run.quarantine else ""
-        said += ' <strong class="ALERT">SIMULATED</strong>' if is_simulated(run) else ""
+        said += ' <strong class="ALERT">SIMULATED</strong>' if run.simulated else ""
         pick = [
             f'<input type="radio" name="{side}" value="{text(name)}" aria-label="{text(run.id)} as {side.upper()}">'
             for side in ("a", "b")
@@ -371,4 +379,4 @@ def runs(site: Site) -> str:
 
 
 def _state(site: Site, run: StoredRun) -> str:
-    return "quarantined" if run.quarantine else site.reports[run.id].headline.partition(": ")[0]
+    return "quarantined" if run.quarantine else state_of(site.reports[run.id])[0]

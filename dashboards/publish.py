@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from dashboards import compare_page, data, overview, sixteen_page
+from dashboards import account_part, compare_page, data, overview, sixteen_page
 from dashboards.charts import site_specs, vega_lite_version
 from dashboards.markup import slug
 from dashboards.run_page import vega_bundle
@@ -19,6 +19,7 @@ from dashboards.site import Site
 from dashboards.site_run import site_run
 from harness.archive import Kept
 from harness.errors import StoreError
+from harness.explain import Explanation
 from harness.store import rows_path
 from harness.summary import TIE
 
@@ -26,13 +27,18 @@ MARK = ".mtpbench-site"  # in every site: only such a folder is replaced
 Watch = Callable[[str, int, int], None]  # what, done, of
 
 
+def check_target(out: Path) -> None:
+    """Raises StoreError where something else than a site of mtpbench is in the way."""
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise StoreError(f"{out} is there and no site of mtpbench", "Name a new folder, or an older site.")
+
+
 def write_site(site: Site, out: Path, cache_dir: Path, watch: Watch = lambda _what, _done, _of: None) -> int:
     """Writes the site, whole or not at all, in place of an older one. Returns its size in bytes.
 
     Raises StoreError where something else is in the way or the place can't be written.
     """
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise StoreError(f"{out} is there and no site of mtpbench", "Name a new folder, or an older site.")
+    check_target(out)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.mkdir(parents=True)
@@ -74,6 +80,10 @@ def _pages(site: Site, root: Path, watch: Watch) -> None:
         _write(folder / "nights.js", data.scenario_nights(view))
         _write(folder / "nights.csv", data.nights_csv(view))
         _write(folder / "recent.js", data.put(f"recent:{view.file}", data.recent_points(site, view)))
+        for at, one in enumerate(site.explained.get(view.name, [])):
+            if isinstance(one.answer, Explanation):
+                target = account_part.file_of(view, at)
+                _write(root / target, account_part.account_data(one.answer, target))
         for name in site.shown:
             if any(one.key.row.metric == name for one in view.series):
                 _write(folder / f"{name}.js", data.scenario_metric(site, view, name))

@@ -167,7 +167,7 @@ def _withdrawn(told: Sequence[Told]) -> str:
 
 def _now(site: Site, view: ScenarioView) -> str:
     file, key = f"data/scenario/{view.file}/recent.js", f"recent:{view.file}"
-    lengths = sorted({level.input_tokens for _, level in view.groups})
+    lengths = sorted({level.input_tokens for _, level in view.groups if not level.factor})
     per_gpu = any(one.key.row.metric == "output_throughput_per_gpu" for one in view.series)
     throughput = "output_throughput_per_gpu" if per_gpu else "output_throughput"
     figures = ""
@@ -210,7 +210,8 @@ def now_table(site: Site, view: ScenarioView, groups: Sequence[tuple[int, LoadLe
                     cells[name] = f"{shown_number(now.value, one.metric)}{spread}"
                     day = one.nights[-1].day
                     cells["night"] = str(day) if day == last else f'<strong class="STALE">{day}</strong>'
-            rows.append(cells)
+            if "night" in cells:
+                rows.append(cells)
     columns = [Column("load", "load"), Column("arm", "arm")]
     columns += [Column(name, long_label(Metric.of(name)), True) for name in names] + [Column("night", "last night")]
     name = f"now-{view.file}"

@@ -12,16 +12,18 @@ import numpy as np
 
 from dashboards.markup import slug
 from harness import stats, trend
-from harness.archive import Archive, Kept, is_simulated
+from harness.archive import Archive, Kept
+from harness.case import Subject
 from harness.comparable import differences, facts
 from harness.errors import MtpbenchError
+from harness.explain import Explanation, explain
 from harness.floor import Floors, pooled
 from harness.ledger import Ledger
 from harness.model import LoadLevel
-from harness.pairs import DEFAULT_METRICS, Metric, primary_name
+from harness.pairs import DEFAULT_METRICS, Metric, Side, primary_name
 from harness.report import Report
 from harness.report import build as report_of
-from harness.store import StoredRun
+from harness.store import StoredRun, load_run
 from harness.trend import Series, Told, night_of
 
 # What the pages show beside the metrics that are judged.
@@ -35,6 +37,7 @@ SHOWN = (
     "output_throughput_per_gpu",
     "request_throughput",
 )
+CONCURRENCY = 16  # where upstream MTP was found to lose most
 RECENT_NIGHTS = 7  # for tables and the frontier: the nights since the last confirmed change, but at most so many
 
 Say = Callable[[str], None]
@@ -56,6 +59,15 @@ class Recent:
     low: float
     high: float
     nights: int
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Why an arm's TPOT at concurrency 16 differs from the baseline's in one run, or why that can't be told."""
+
+    title: str
+    run: StoredRun
+    answer: Explanation | str
 
 
 @dataclass(frozen=True)
@@ -115,13 +127,9 @@ class ScenarioView:
 
     def current(self, metric: str) -> list[Series]:
         """Of each row the series that was measured last: not those of hosts and conditions that it moved on from."""
-        newest: dict[object, Series] = {}
-        for one in self.series:
-            if one.key.row.metric == metric:
-                known = newest.get(one.key.row)
-                if known is None or known.nights[-1].day < one.nights[-1].day:
-                    newest[one.key.row] = one
-        return list(newest.values())
+        of_metric = [one for one in self.series if one.key.row.metric == metric]
+        of_metric.sort(key=lambda one: one.nights[-1].run.created_at)
+        return list({one.key.row: one for one in of_metric}.values())
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
@@ -160,11 +168,12 @@ class Site:
     reports: dict[str, Report]  # by run
     ledger: Ledger
     floors: dict[tuple[str, str], Floors] = field(default_factory=dict)  # by host and scenario
+    explained: dict[str, list[Explained]] = field(default_factory=dict)  # by scenario
 
     @property
     def simulated(self) -> list[str]:
         """Runs that say they are simulated."""
-        return [one.run.id for one in self.archive.kept if is_simulated(one.run)]
+        return [one.run.id for one in self.archive.kept if one.run.simulated]
 
     @property
     def only_simulated(self) -> bool:
@@ -209,6 +218,8 @@ def gather(
     say(f"reports of {len(archive.kept)} runs")
     reports = {one.run.id: report_of(one.run) for one in archive.kept}
     places = {(s.key.host, s.key.scenario) for s in series}
+    views = _scenarios(archive, series, told, odd)
+    say("the account of concurrency 16")
     return Site(
         archive=archive,
         today=today,
@@ -216,11 +227,44 @@ def gather(
         judged=tuple(judged),
         shown=names,
         told=tuple(told),
-        scenarios=tuple(_scenarios(archive, series, told, odd)),
+        scenarios=tuple(views),
         reports=reports,
         ledger=ledger,
         floors={place: pooled(archive.aa_runs(*place)) for place in sorted(places)},
+        explained={view.name: _explained(view, reports) for view in views},
     )
+
+
+def _explained(view: ScenarioView, reports: Mapping[str, Report]) -> list[Explained]:
+    """Each arm against the baseline at concurrency 16, in the last nightly run that has a value of both there."""
+    out, read = [], dict[str, StoredRun]()
+    for tp, level in view.groups:
+        if level.concurrency != CONCURRENCY or level.factor:
+            continue
+        for arm in view.arms:
+            found = [run for run in view.nightly if _has_both(run, reports[run.id], arm, tp, level)]
+            if not found:
+                continue
+            run, base = found[-1], found[-1].scenario.baseline_arm
+            title = f"{arm} against {base}, TP{tp}" + (
+                f", {level.input_tokens} tokens in" if level.input_tokens else ""
+            )
+            try:
+                raw = read.setdefault(run.id, run if run.passes[0].requests else load_run(run.path))
+                side = Side(run.id, (raw,), {name: name for name in run.scenario.arms})
+                answer: Explanation | str = explain(Subject(side, base, tp, level), Subject(side, arm, tp, level))
+            except MtpbenchError as error:
+                answer = f"No account: {error}."
+            out.append(Explained(title, run, answer))
+    return out
+
+
+def _has_both(run: StoredRun, report: Report, arm: str, tp: int, level: LoadLevel) -> bool:
+    """Has a run TPOT of an arm and of its baseline at one level, and raw records to account for it?"""
+    base = run.scenario.baseline_arm
+    have = {line.arm for line in report.lines if (line.tp, line.level) == (tp, level) and line.get("tpot_p50")}
+    recorded = bool(run.passes[:1]) and (run.path / "passes").is_dir()
+    return recorded and arm != base and {arm, base} <= have
 
 
 def _scenarios(
@@ -242,6 +286,12 @@ def _scenarios(
         )
         for name, of in sorted(runs.items())
     ]
+
+
+def state_of(report: Report) -> tuple[str, str]:
+    """(OK, INCOMPLETE or INVALID; why). That a run is simulated stands in a banner of its own."""
+    kind, _, why = report.headline.partition(": ")
+    return kind.rpartition(". ")[2], why
 
 
 def recent(series: Series, told: Told | None = None) -> Recent:

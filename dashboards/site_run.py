@@ -7,8 +7,8 @@ import json
 from dashboards.frame import figure, legend, page, word
 from dashboards.markup import details, grid, items, line, slug, text
 from dashboards.run_page import sweep_table
-from dashboards.site import Site
-from harness.archive import Kept, is_simulated
+from dashboards.site import Site, state_of
+from harness.archive import Kept
 from harness.comparable import facts
 from harness.evidence import reasons
 from harness.model import Finding, LaunchRecord
@@ -28,11 +28,11 @@ _COMPARED = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % inte
 def site_run(site: Site, kept: Kept, files: list[str]) -> str:
     """run/<name>.html; `files`: downloads, relative to the page."""
     run, report = kept.run, site.reports[kept.run.id]
-    kind, _, why = report.headline.partition(": ")
+    kind, why = state_of(report)
     banner = ""
     if run.quarantine:
         banner += f'<p class="banner bad">In quarantine, judges nothing: {text(run.quarantine)}</p>'
-    if is_simulated(run) and not site.only_simulated:
+    if run.simulated and not site.only_simulated:
         banner += '<p class="banner">This run is SIMULATED: nothing was measured.</p>'
     view = next((v for v in site.scenarios if any(one is kept for one in v.runs)), None)
     up = (
@@ -134,7 +134,7 @@ def _findings(kept: Kept, report: Report) -> str:
 
 def _figures(report: Report, name: str) -> str:
     asks = {"key": f"run:{name}", "file": f"data/run/{name}.js"}
-    lengths = sorted({line.level.input_tokens for line in report.lines})
+    lengths = sorted({line.level.input_tokens for line in report.lines if not line.level.factor})
     out = ""
     for length in lengths:
         place = f", {length} tokens in" if length else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dashboards.account_part import account_part
 from dashboards.frame import controls, figure, legend, page
 from dashboards.markup import text
 from dashboards.scenario_page import nights_figure, now_table
-from dashboards.site import ScenarioView, Site, long_label
+from dashboards.site import CONCURRENCY, ScenarioView, Site, long_label
 from harness.model import LoadLevel
 from harness.pairs import Metric
 
@@ -15,7 +16,7 @@ LEVELS = (8, 16, 32)
 
 def sixteen_page(site: Site) -> str:
     """Every scenario that is measured at 16: TPOT over nights beside 8 and 32, and TPOT's two parts now."""
-    views = [view for view in site.scenarios if any(level.concurrency == 16 for _, level in view.groups)]
+    views = [view for view in site.scenarios if any(level.concurrency == CONCURRENCY for _, level in view.groups)]
     body = (
         "<h1>Concurrency 16: where MTP has to earn its verify step</h1>"
         "<p>TPOT is step time divided by accept length, exactly. An arm loses either because its steps got longer or "
@@ -30,13 +31,14 @@ def sixteen_page(site: Site) -> str:
 
 
 def _of_scenario(site: Site, view: ScenarioView) -> str:
-    groups = [(tp, level) for tp, level in view.groups if level.concurrency in LEVELS]
+    groups = [(tp, level) for tp, level in view.groups if level.concurrency in LEVELS and not level.factor]
     figures = "".join(nights_figure(view, Metric.of("tpot_p50"), tp, level) for tp, level in groups)
     return (
         f"<h2>{text(view.name)}</h2><p>{text(view.question)} "
         f'<a href="scenario/{text(view.file)}.html">All of it</a></p>'
         f'{legend(view.arms)}<div class="charts three">{figures}</div>'
         f"<h3>TPOT and its two parts</h3>{_parts(view, groups)}{now_table(site, view, groups)}"
+        f"{account_part(view, site.explained.get(view.name, []))}"
     )
 
 

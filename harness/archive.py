@@ -41,7 +41,7 @@ class Archive:
     def nightly(self) -> list[StoredRun]:
         """What a trend judges. Simulated runs judge nothing beside measured ones; alone, they show how it would."""
         runs = [one.run for one in self.kept if one.nightly]
-        return [run for run in runs if not is_simulated(run)] or runs
+        return [run for run in runs if not run.simulated] or runs
 
     def aa_runs(self, host: str, scenario: str) -> Iterator[tuple[StoredRun, Session]]:
         """A/A runs of one host and scenario: what equal servers differ by."""
@@ -59,11 +59,6 @@ class Archive:
             if session.verdict and (session.base.commit, session.head.commit) == (base, head):
                 return session.verdict
         return ""
-
-
-def is_simulated(run: StoredRun) -> bool:
-    """Does its fingerprint say that nothing was measured?"""
-    return bool(run.environment.get("simulated"))
 
 
 def _quiet(_done: int, _total: int, _what: str) -> None:

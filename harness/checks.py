@@ -18,6 +18,9 @@ MIN_PIECES_TOKENS = 32
 MAX_CLIENT_ERROR = 0.05
 THROTTLED = 0.9  # of the highest clock seen in the pass
 
+# On every launch and pass that the simulator made.
+SIMULATED = Finding("simulated", "SIMULATED: computed from a model of the machine, no server ran")
+
 
 @dataclass(frozen=True)
 class Expectations:

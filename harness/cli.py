@@ -17,8 +17,10 @@ from harness import (
     __version__,
     cli_ci,
     cli_doctor,
+    cli_explain,
     cli_import,
     cli_publish,
+    cli_simulate,
     cli_store,
     cli_trend,
     cli_verdict,
@@ -67,8 +69,10 @@ Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted;
 selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
 app.add_typer(selftest, name="selftest")
 cli_verdict.register(app)
+cli_explain.register(app, selftest)
 cli_trend.register(app, selftest)
 cli_publish.register(app, selftest)
+cli_simulate.register(app)
 
 
 @app.command()

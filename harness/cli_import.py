@@ -139,6 +139,7 @@ def _measured(path: Path) -> tuple[str, ...]:
         scenario = head["scenario"]
         levels = scenario["arrival"].get("concurrency") or scenario["arrival"].get("rates") or []
         loads = ", ".join(f"{level:g}" for level in levels)
-        return str(head["id"]), "mtpbench", ", ".join(scenario["arms"]), loads, str(scenario["question"])
+        origin = "SIMULATED by mtpbench" if head["environment"].get("simulated") else "mtpbench"
+        return str(head["id"]), origin, ", ".join(scenario["arms"]), loads, str(scenario["question"])
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         return path.parent.name, "DAMAGED", "", "", f"run.json can't be read: {error}"

@@ -179,7 +179,7 @@ def stored_comparison(
     runs: Sequence[str], metric: Sequence[str] | None, allow: Sequence[str] | None, store: str, ledger: Path
 ) -> Comparison:
     """What stored runs say, read from folders or URLs."""
-    one = Path(_here(runs[0]))
+    one = Path(here(runs[0]))
     session = load_session(one) if len(runs) == 1 and (one / AB_FILE).is_file() else None
     if session is not None:
         base, head = sides(load_run(one), session)
@@ -187,7 +187,7 @@ def stored_comparison(
     else:
         base, head = _sides_of(*_split(runs))
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
-    known = stored_floors(local(store, _is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
+    known = stored_floors(local(store, is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
     return compare_sides(
         base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
     )
@@ -195,10 +195,10 @@ def stored_comparison(
 
 def _imported(runs: Sequence[str]) -> tuple[list[ImportedRun], list[ImportedRun]] | None:
     """Both sides, where they are imported results."""
-    if len(runs) == 1 and (Path(_here(runs[0])) / AB_FILE).is_file():
+    if len(runs) == 1 and (Path(here(runs[0])) / AB_FILE).is_file():
         return None
     base, head = _split(runs)
-    return import_compare.imported_sides([_here(run) for run in base], [_here(run) for run in head])
+    return import_compare.imported_sides([here(run) for run in base], [here(run) for run in head])
 
 
 def why_of(file: Path | None) -> str:
@@ -216,11 +216,12 @@ def why_of(file: Path | None) -> str:
     return str(value.get("sentence", "")) if isinstance(value, dict) else ""
 
 
-def _is_ab(_run: str, files: frozenset[str]) -> bool:
+def is_ab(_run: str, files: frozenset[str]) -> bool:
+    """Of a store behind a URL, all that floors need."""
     return AB_FILE in files
 
 
-def _here(run: str) -> str:
+def here(run: str) -> str:
     """A run of the command line, fetched if it is a URL; what follows an @ in its name is an arm."""
     if not is_url(run):
         return run
@@ -296,7 +297,7 @@ def _measure(
     console = out if output == "table" else err  # standard output is for the result alone
     console.print(Text(f"results: {opened.path}"), soft_wrap=True)
     follower = follow(opened, remote)
-    known = stored_floors(local(store, _is_ab) if remote else root, str(environment.get("host")), scenario.name)
+    known = stored_floors(local(store, is_ab) if remote else root, str(environment.get("host")), scenario.name)
     _tell_plan(session, known, scenario)
     try:
         with contextlib.ExitStack() as stack:
@@ -432,6 +433,6 @@ def _split(runs: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _sides_of(base: Sequence[str], head: Sequence[str]) -> tuple[Side, Side]:
     return one_label(
-        runs_of([_here(run) for run in base], " ".join(base) or "nothing"),
-        runs_of([_here(run) for run in head], " ".join(head)),
+        runs_of([here(run) for run in base], " ".join(base) or "nothing"),
+        runs_of([here(run) for run in head], " ".join(head)),
     )

@@ -32,6 +32,9 @@ _RULES: tuple[tuple[str, Role], ...] = (
     ("kernel_hash", Role.TESTED),
     ("variables.MTPBENCH_*", Role.IGNORED),  # the host's name is a fact of its own
     ("variables.*_VISIBLE_DEVICES", Role.IGNORED),  # which GPUs, not what GPUs
+    ("simulated.injected*", Role.TESTED),
+    ("simulated.seed", Role.IGNORED),
+    ("simulated.*", Role.MATTERS),  # a measured run has none of them
     ("server.*_timeout", Role.IGNORED),
     ("server.gpus", Role.IGNORED),
     ("server.python", Role.IGNORED),  # a path; what is installed there is in `packages`
@@ -39,7 +42,7 @@ _RULES: tuple[tuple[str, Role], ...] = (
     ("*", Role.MATTERS),
 )
 # Of a scenario: what decides about the requests. More TP sizes or launches only mean more rows or pairs.
-_SCENARIO = ("workload", "arrival", "passes")
+_SCENARIO = ("workload", "arrival", "factors", "passes")
 # What a nightly series may change without becoming another one: the very things whose effect it shows.
 _OF_THE_SOFTWARE = ("packages", "mtpbench")
 

@@ -35,7 +35,9 @@ def describe_run(scenario: Scenario, gpus: tuple[int, ...], cache_dir: Path) -> 
         kind = "arrivals at" if level.open_loop else "concurrency"
         out.append(f"  {kind} {level.label}: {warmup.count} warm-up, {measured.count} measured requests")
     each = sum(block.count for block in blocks.values())
-    tokens = each * (scenario.workload.max_output + (scenario.workload.max_input or 0))
+    tokens = sum(
+        block.count * (block.workload.max_output + (block.workload.max_input or 0)) for block in blocks.values()
+    )
     out.append(f"{each} requests a launch, {each * len(plans)} in all, up to {tokens * len(plans):,} tokens")
     out.append("The port, and the name under which the model is served, are new in each launch.")
     return "\n".join(out)

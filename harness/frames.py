@@ -16,7 +16,8 @@ from harness.metrics import PassView, pass_row
 from harness.model import Finding, LoadLevel, Pass, PassKey, PassRecord
 from harness.store import StoredRun
 
-ROWS_VERSION = 3  # 2: input_tokens, where prompt lengths are swept. 3: finding_details, a JSON list
+ROWS_VERSION = 4  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
+# 4: finding_details, a JSON list
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
@@ -43,7 +44,7 @@ def _typed(run: StoredRun, table: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-_TEXT = {"run", "scenario", "host", "arm", "started_at", "status", "findings", "finding_details"}
+_TEXT = {"run", "scenario", "host", "arm", "factor", "started_at", "status", "findings", "finding_details"}
 _COUNTS = {"launch", "server_start", "tp", "concurrency", "input_tokens", "pass", "requests", "ok", "counted"}
 
 
@@ -90,8 +91,9 @@ def read_rows(path: Path) -> list[dict[str, Any]] | None:
 
 def with_rows(head: StoredRun, table: Sequence[Mapping[str, Any]]) -> StoredRun:
     """A run whose passes hold their stored rows in place of requests. Raises StoreError where they don't fit."""
+    levels = {_place(level): level for level in head.scenario.levels()}
     try:
-        passes = [Pass(_record(row), (), row) for row in table]
+        passes = [Pass(_record(row, levels), (), row) for row in table]
     except (KeyError, TypeError, ValueError) as error:
         hint = f"`mtpbench store rows {head.path}` makes them anew."
         raise StoreError(f"the rows of {head.path} are damaged: {error!r}", hint) from error
@@ -102,8 +104,13 @@ def with_rows(head: StoredRun, table: Sequence[Mapping[str, Any]]) -> StoredRun:
     )
 
 
-def _record(row: Mapping[str, Any]) -> PassRecord:
-    level = LoadLevel(row["concurrency"] or 0, row["rate"] or 0.0, row["input_tokens"] or 0)
-    key = PassKey(row["launch"], row["arm"], row["tp"], level, row["pass"])
+def _place(level: LoadLevel) -> tuple[object, ...]:
+    """What a row holds of a level."""
+    return (level.concurrency, level.rate, level.input_tokens, level.factor)
+
+
+def _record(row: Mapping[str, Any], levels: Mapping[tuple[object, ...], LoadLevel]) -> PassRecord:
+    level = LoadLevel(row["concurrency"] or 0, row["rate"] or 0.0, row["input_tokens"] or 0, row["factor"] or "")
+    key = PassKey(row["launch"], row["arm"], row["tp"], levels.get(_place(level), level), row["pass"])
     found = tuple(Finding(**finding) for finding in json.loads(row["finding_details"]))
     return PassRecord(key, row["started_at"], 0.0, 0.0, row["status"], row["server_start"], findings=found)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from harness.model import Event, Pass, RequestRecord
-from harness.window import Window, achieved_concurrency, counted, peak_in_flight, steady_window
+from harness.window import Window, achieved_concurrency, counted, cut, peak_in_flight, steady_window
 
 # llama.cpp sends the tokens of one verify step as events 0.1-0.2 ms apart; no engine steps this fast.
 BURST_S = 0.5e-3
@@ -72,6 +72,13 @@ class PassView:
         return self.source.requests
 
     @property
+    def decoding(self) -> tuple[RequestRecord, ...]:
+        """The counted requests for what concerns decoding: of a burst, what lies in its window."""
+        if self.window is None or not self.source.record.key.level.burst:
+            return self.counted
+        return tuple(cut(r, self.window) for r in self.counted)
+
+    @property
     def gpus(self) -> int:
         return self.source.record.gpus
 
@@ -85,6 +92,7 @@ class RequestMetric:
     unit: str
     higher_is_better: bool
     samples: Callable[[RequestRecord], Sequence[float]]
+    of_decoding: bool = True  # of the tokens after the first
 
 
 @dataclass(frozen=True)
@@ -171,13 +179,13 @@ def _one(
 REQUEST_METRICS: dict[str, RequestMetric] = {
     m.name: m
     for m in (
-        RequestMetric("ttft", "TTFT", "s", False, _one(ttft)),
+        RequestMetric("ttft", "TTFT", "s", False, _one(ttft), of_decoding=False),
         RequestMetric("tpot", "TPOT", "s", False, _one(tpot)),
         RequestMetric("itl", "ITL", "s", False, inter_token_latencies),
         RequestMetric("step_gap", "Step gap", "s", False, step_gaps),
         RequestMetric("step_time", "Step time", "s", False, _one(step_time)),
         RequestMetric("accept_length", "Accept length", "tokens/step", True, _one(accept_length)),
-        RequestMetric("e2e", "E2E", "s", False, _one(e2e)),
+        RequestMetric("e2e", "E2E", "s", False, _one(e2e), of_decoding=False),
     )
 }
 
@@ -256,7 +264,7 @@ def _per_gpu(formula: Callable[[PassView], float | None]) -> Callable[[PassView]
 
 def interactivity(v: PassView) -> float | None:
     """Tokens a second that one user sees: 1 / median TPOT."""
-    values = [value for r in v.counted if (value := tpot(r)) is not None]
+    values = [value for r in v.decoding if (value := tpot(r)) is not None]
     return 1 / float(np.median(values)) if values and np.median(values) > 0 else None
 
 
@@ -331,7 +339,8 @@ class Distribution:
 def distribution(name: str, view: PassView) -> Distribution:
     """The distribution of a request metric over the counted requests of a pass."""
     metric = REQUEST_METRICS[name]
-    return Distribution.of([value for r in view.counted for value in metric.samples(r)])
+    requests = view.decoding if metric.of_decoding else view.counted
+    return Distribution.of([value for r in requests for value in metric.samples(r)])
 
 
 def pass_row(view: PassView) -> dict[str, Any]:
@@ -345,6 +354,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "concurrency": key.level.concurrency or None,
         "rate": key.level.rate or None,
         "input_tokens": key.level.input_tokens or None,
+        "factor": key.level.factor or None,
         "pass": key.index,
         "started_at": record.started_at,
         "status": record.status,

@@ -113,16 +113,21 @@ class RequestRecord:
 class LoadLevel:
     """One point of a sweep: closed loop at a concurrency, or open loop at a Poisson rate (requests/s).
 
-    `input_tokens` is 0 unless the scenario sweeps prompt lengths too.
+    `input_tokens` is 0 unless the scenario sweeps prompt lengths too. `factor` names the factor of the scenario in
+    which this level differs from the others; `burst` says that each slot sends one request, all at once.
     """
 
     concurrency: int = 0
     rate: float = 0.0
     input_tokens: int = 0
+    factor: str = ""
+    burst: bool = False
 
     def __post_init__(self) -> None:
         if (self.concurrency > 0) == (self.rate > 0):
             raise ValueError("a load level is either a concurrency or a rate")
+        if self.burst and self.open_loop:
+            raise ValueError("a burst has a concurrency")
 
     @property
     def open_loop(self) -> bool:
@@ -134,7 +139,9 @@ class LoadLevel:
 
     @property
     def label(self) -> str:
-        return f"{self.load} ({self.input_tokens} in)" if self.input_tokens else self.load
+        details = [f"{self.input_tokens} in"] if self.input_tokens else []
+        details += [self.factor] if self.factor else ["burst"] if self.burst else []
+        return f"{self.load} ({', '.join(details)})" if details else self.load
 
     @property
     def value(self) -> float:
@@ -159,6 +166,8 @@ class PassKey:
     def slug(self) -> str:
         level = f"r{self.level.rate:g}" if self.level.open_loop else f"c{self.level.concurrency:04d}"
         level += f"-i{self.level.input_tokens}" if self.level.input_tokens else ""
+        if self.level.factor or self.level.burst:
+            level += f"-{self.level.factor or 'burst'}"
         return f"{self.launch_slug}-p{self.index:02d}-{level}"
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -158,7 +159,19 @@ def _wrong_launches(run: StoredRun) -> dict[tuple[str, int, int], list[str]]:
 Pairs = dict[int, tuple[Launched, Launched]]  # by number
 
 
-def pair_up(base: Sequence[Launched], head: Sequence[Launched]) -> Pairs:
+class FromLaunch(Protocol):
+    """Anything that one launch of a run gave."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def launch(self) -> int: ...
+
+
+Of = TypeVar("Of", bound=FromLaunch)
+
+
+def pair_up(base: Sequence[Of], head: Sequence[Of]) -> dict[int, tuple[Of, Of]]:
     """The n-th launch of one side with the n-th of the other.
 
     Launches of one run are paired by their number, so that one that is missing does not shift the others.

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from harness.checks import SIMULATED
 from harness.engines.registry import ENGINES
 from harness.scenario import warnings
 from harness.store import StoredRun
@@ -74,6 +75,8 @@ def build(run: StoredRun) -> Report:
             headers.append("ratio")
     rows = [_row(line, base[line.tp, line.level], shown, len(run.scenario.arms) > 1) for line in lines]
     valid, headline = _headline(run, lines)
+    if run.simulated:
+        headline = f"SIMULATED, NOT MEASURED. {headline}"
     return Report(
         headline=headline,
         valid=valid,
@@ -142,7 +145,8 @@ def _conclusions(run: StoredRun, lines: list[Line]) -> list[str]:
                 ("output", "output_throughput", True),
             ):
                 for length in run.scenario.workload.input_lengths or [0]:
-                    of_length = [line for line in lines if line.level.input_tokens == length]
+                    own = [line for line in lines if not line.level.factor]
+                    of_length = [line for line in own if line.level.input_tokens == length]
                     sentence = crossing(of_length, run.scenario, arm, tp, name, higher)
                     place = f"TP{tp}, {length} in," if length else f"TP{tp}"
                     out.append(f"{place} {label}: {arm} is {sentence}.")
@@ -155,10 +159,15 @@ def _notes(run: StoredRun, lines: list[Line]) -> list[str]:
     messages: dict[str, str] = {}
     for line in lines:
         for finding in line.findings:
+            if finding.code == SIMULATED.code:  # of the whole run, see below
+                continue
             tp = f" TP{line.tp}" if len(run.scenario.tp) > 1 else ""
             places.setdefault(finding.code, []).append(f"{line.arm}{tp} at {line.level.label}")
             messages.setdefault(finding.code, finding.message)
     notes = [f"{', '.join(places[code])}: {message}" for code, message in messages.items()]
+    if run.simulated:
+        notes.insert(0, _simulated(run.simulated))
+        return [*notes, *warnings(run.scenario)]
     arms = run.scenario.resolved_arms()
     untested = [a.name for a in arms if not ENGINES[a.server.engine].meaningful_output(a.server)]
     if any(arm.server.engine == "scripted" for arm in arms):
@@ -168,9 +177,20 @@ def _notes(run: StoredRun, lines: list[Line]) -> list[str]:
     return [*notes, *warnings(run.scenario)]
 
 
+def _simulated(made: dict[str, Any]) -> str:
+    injected = ", ".join(
+        f"{name} = {one['size']:g}" + (f" in {', '.join(one['arms'])}" if one.get("arms") else "")
+        for name, one in made["injected"].items()
+    )
+    worse = f", made worse by {injected}" if injected else ""
+    return f"{SIMULATED.message}: {made['hardware']['name']}, seed {made['seed']}{worse}."
+
+
 def machine_of(run: StoredRun) -> str:
     """Host, and what of it was used: `node-7, 2 of 8 × AMD Instinct MI355X`."""
     environment = run.environment
+    if run.simulated:
+        return f"simulated {run.simulated['hardware']['name']}, mtpbench {run.simulated['mtpbench']}"
     gpus = environment.get("gpus") or []
     used = len({gpu for launch in run.launches for gpu in launch.gpus})
     cores = f"{environment.get('cores', '?')} CPU cores"
@@ -180,6 +200,8 @@ def machine_of(run: StoredRun) -> str:
 
 def _environment(run: StoredRun) -> str:
     parts = [machine_of(run)]
+    if run.simulated:
+        return parts[0]
     parts += sorted({f"{k} {v}" for launch in run.launches for k, v in launch.packages.items() if k in _NAMED})
     ready = [launch.ready_seconds for launch in run.launches if launch.ready_seconds]
     if ready:
@@ -241,6 +263,7 @@ def to_json(report: Report) -> str:
             "concurrency": entry.level.concurrency or None,
             "rate": entry.level.rate or None,
             "input_tokens": entry.level.input_tokens or None,
+            "factor": entry.level.factor or None,
             "requests": entry.requests,
             "failed": entry.failed,
             "complete": entry.complete,

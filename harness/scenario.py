@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -120,12 +121,18 @@ class Arrival(Strict):
     max_warmups: Count | None = None
     """But at most this many. Default: no limit."""
 
+    burst: bool = False
+    """Closed loop: every slot sends one request, all at once, and only the time counts in which all of them decode,
+    from the last first token to the first end. No prefill disturbs it."""
+
     @model_validator(mode="after")
     def _one_kind(self) -> Arrival:
         if bool(self.concurrency) == bool(self.rates):
             raise ValueError("give either `concurrency` (closed loop) or `rates` (open loop)")
         if len(set(self.concurrency)) < len(self.concurrency) or len(set(self.rates)) < len(self.rates):
             raise ValueError("the same level stands there twice")
+        if self.burst and self.rates:
+            raise ValueError("`burst` goes with `concurrency`")
         if self.concurrency and self.requests_per_slot < 3:
             raise ValueError(
                 "`requests_per_slot` must be at least 3: one round ramps up, one ramps down, between them is the result"
@@ -133,7 +140,7 @@ class Arrival(Strict):
         return self
 
     def levels(self) -> list[LoadLevel]:
-        closed = [LoadLevel(concurrency=c) for c in self.concurrency]
+        closed = [LoadLevel(concurrency=c, burst=self.burst) for c in self.concurrency]
         return closed or [LoadLevel(rate=rate) for rate in self.rates]
 
     def slots(self, level: LoadLevel) -> int:
@@ -142,17 +149,49 @@ class Arrival(Strict):
     def requests(self, level: LoadLevel) -> int:
         if level.open_loop:
             return self.min_requests
+        if level.burst:
+            return level.concurrency
         return max(self.min_requests, self.requests_per_slot * level.concurrency)
 
     def steady_requests(self, level: LoadLevel) -> int:
         """About how many requests of a pass lie in the steady state: all but the first and the last round."""
-        if level.open_loop:
+        if level.open_loop or level.burst:
             return self.requests(level)
         return max(0, self.requests(level) - 2 * level.concurrency + 1)
 
     def warmups(self, level: LoadLevel) -> int:
         asked = self.warmup_per_slot * max(1, level.concurrency)
         return min(asked, self.max_warmups) if self.max_warmups else asked
+
+
+class Factor(Strict):
+    """Further passes of every launch in which this alone differs from `workload` and `arrival`."""
+
+    concurrency: Annotated[list[Count], Field(min_length=1)] | None = None
+    """Loads, closed loop. Default: the primary endpoint's, or else the largest of `arrival`."""
+
+    input_tokens: Count | TokenRange | None = None
+    """Prompt length; a range makes lengths differ within a batch. Default: the workload's, of several the longest."""
+
+    output_tokens: Count | TokenRange | None = None
+    """Tokens to generate."""
+
+    requests_per_slot: Count | None = None
+    """As in `arrival`."""
+
+    warmup_per_slot: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """As in `arrival`."""
+
+    burst: bool | None = None
+    """As in `arrival`."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Factor:
+        if not self.model_fields_set:
+            raise ValueError("a factor changes something")
+        if self.requests_per_slot is not None and self.requests_per_slot < 3 and not self.burst:
+            raise ValueError("`requests_per_slot` must be at least 3, as in `arrival`")
+        return self
 
 
 class OutputCheck(Strict):
@@ -286,6 +325,10 @@ class Scenario(Strict):
     arrival: Arrival
     """How requests arrive, and how many."""
 
+    factors: dict[Name, Factor] = {}
+    """One thing changed at a time: passes of their own in every launch, which `mtpbench explain` sets against the
+    scenario's own. What changes the server is an arm."""
+
     output_check: OutputCheck = OutputCheck()
     """Whether all arms say the same."""
 
@@ -317,10 +360,42 @@ class Scenario(Strict):
         ]
 
     def levels(self) -> list[LoadLevel]:
-        """Every point of the sweep: the loads at each prompt length, short ones first."""
+        """Every point of the sweep: the loads at each prompt length, short ones first, and then each factor's."""
+        return [*self.own_levels(), *(level for name in self.factors for level in self._factor_levels(name))]
+
+    def own_levels(self) -> list[LoadLevel]:
+        """The same without factors."""
         loads = self.arrival.levels()
         lengths = self.workload.input_lengths
         return [replace(load, input_tokens=length) for length in lengths for load in loads] or loads
+
+    def _factor_levels(self, name: str) -> list[LoadLevel]:
+        factor = self.factors[name]
+        length = factor.input_tokens
+        if length is None:
+            length = self.workload.input_lengths[-1] if self.workload.input_lengths else 0
+        usual = [int(self.primary.level)] if self.primary else [max(self.arrival.concurrency, default=1)]
+        burst = self.arrival.burst if factor.burst is None else factor.burst
+        swept = length if isinstance(length, int) else 0
+        return [LoadLevel(c, 0.0, swept, name, burst) for c in factor.concurrency or usual]
+
+    def workload_of(self, level: LoadLevel) -> Workload:
+        """The workload of the passes at a level: one prompt length, or one range of them."""
+        factor = self.factors.get(level.factor, None)
+        update: dict[str, Any] = {}
+        if factor is not None:
+            changed = {"input_tokens": factor.input_tokens, "output_tokens": factor.output_tokens}
+            update = {key: value for key, value in changed.items() if value is not None}
+        if level.input_tokens:
+            update["input_tokens"] = level.input_tokens
+        return self.workload.model_copy(update=update)
+
+    def arrival_of(self, level: LoadLevel) -> Arrival:
+        """How requests of the passes at a level arrive, and how many."""
+        factor = self.factors.get(level.factor, None)
+        names = ("requests_per_slot", "warmup_per_slot") if factor else ()
+        changed = {name: value for name in names if (value := getattr(factor, name)) is not None}
+        return self.arrival.model_copy(update=changed)
 
     def profiled(self, level: LoadLevel) -> bool:
         """Is the device traced at this level? Open loops have no burst of a fixed size."""
@@ -331,7 +406,7 @@ class Scenario(Strict):
     @property
     def primary_level(self) -> LoadLevel | None:
         """The level of `primary`; of several prompt lengths, the longest's."""
-        named = [level for level in self.levels() if self.primary and level.value == self.primary.level]
+        named = [level for level in self.own_levels() if self.primary and level.value == self.primary.level]
         return named[-1] if named else None
 
     @property
@@ -349,8 +424,9 @@ class Scenario(Strict):
     @property
     def max_context(self) -> int | None:
         """Longest request in tokens; None for `jsonl` without `input_tokens`."""
-        longest = self.workload.max_input
-        return longest + self.workload.max_output if longest is not None else None
+        workloads = [self.workload_of(level) for level in self.levels()]
+        totals = [one.max_input + one.max_output for one in workloads if one.max_input is not None]
+        return max(totals, default=None)
 
 
 def _largest(length: int | TokenRange | list[int]) -> int:
@@ -372,6 +448,13 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
         found.append((("arms",), "at least one arm is needed"))
     if scenario.baseline is not None and scenario.baseline not in scenario.arms:
         found.append((("baseline",), f"{scenario.baseline!r} is not an arm: {', '.join(scenario.arms)}"))
+    for name, factor in scenario.factors.items():
+        if scenario.arrival.rates:
+            found.append((("factors", name), "factors go with `arrival.concurrency`"))
+        elif factor.input_tokens is not None and scenario.workload.prompts == "jsonl":
+            found.append((("factors", name, "input_tokens"), "`prompts: jsonl` has the lengths that it has"))
+        elif (_shortest(factor.input_tokens) or math.inf) <= scenario.workload.shared_prefix_tokens:
+            found.append((("factors", name, "input_tokens"), "must exceed `shared_prefix_tokens`"))
     levels = [level.value for level in scenario.arrival.levels()]
     if scenario.primary and scenario.primary.level not in levels:
         allowed = ", ".join(f"{level:g}" for level in levels)

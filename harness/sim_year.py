@@ -157,25 +157,24 @@ def _write_night(
 
 
 def _write_session(root: Path, scenario: Scenario, seed: int, last: date, draw: np.random.Generator, kind: str) -> None:
-    """An A/A of every arm just before the last change, or the A/B of that change."""
-    pairs, age = 6, SLOWER + 1 if kind == "aa" else SLOWER
+    """An A/A of every arm while all are there, or the A/B of the last change."""
+    pairs, age = 6, VANISHED + 1 if kind == "aa" else SLOWER
     names = tuple(scenario.arms) if kind == "aa" else ("mtp-in-tree",)
     arms = {name: (f"base.{name}", f"head.{name}") for name in names}
     plan = {side: scenario.arms[name] for name, pair in arms.items() for side in pair}
     of = scenario.model_copy(update={"arms": plan, "launches": pairs, "baseline": next(iter(plan))})
     head = _head(root, of, seed, age, last - timedelta(age), "05" if kind == "aa" else "06")
-    before = _commit(SLOWER + 1)
-    sides_of = (Party(before[:10], "git", before), Party(_commit(age)[:10], "git", _commit(age)))
-    base, newer = sides_of if kind == "ab" else (sides_of[0], replace(sides_of[0], kind="same"))
+    before, after = _commit(max(age, SLOWER + 1)), _commit(age)
+    base, newer = Party(before[:10], "git", before), Party(after[:10], "same" if kind == "aa" else "git", after)
     session = Session(kind, base, newer, arms, pairs, 4 if kind == "ab" else pairs, DEFAULT_METRICS)
     rows: list[dict[str, Any]] = []
     launches: list[LaunchRecord] = []
     for number in range(pairs):
         night = float(draw.normal(0, _NIGHT))  # what the host does at that hour, to both sides
         for name, pair in arms.items():
-            for side, its_age in zip(pair, (SLOWER + 1, age), strict=True):
+            for side, its_age in zip(pair, (max(age, SLOWER + 1), age), strict=True):
                 rows += _rows(of, side, name, number, its_age, night, head_day(head), draw)
-                launches.append(replace(_launch(name, number, age, head_day(head)), arm=side, verify="", evidence=()))
+                launches.append(replace(_launch(name, number, its_age, head_day(head)), arm=side))
     run = with_rows(replace(head, launches=tuple(launches)), rows)
     verdict = compare(*sides(run, session), metrics=session.metrics, plan=session.plan).verdict.value
     _write(replace(head, launches=tuple(launches)), rows)

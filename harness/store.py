@@ -67,6 +67,12 @@ class StoredRun:
     failed: tuple[PassRecord, ...]
     quarantine: str = ""
 
+    @property
+    def simulated(self) -> dict[str, Any] | None:
+        """How the simulator made it; None of a measured run."""
+        made: dict[str, Any] | None = self.environment.get("simulated")
+        return made
+
 
 def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str, Any]) -> dict[str, Any]:
     """What `run.json` holds."""

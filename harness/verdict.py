@@ -151,7 +151,7 @@ def compare(
     measured_base, measured_head = measure(base, names), measure(head, names)
     if not any(measured_base.launches.values()):
         return replace(blank, verdict=Verdict.NO_BASELINE, headline=_no_baseline(base))
-    found = _differences(base, head, allowed)
+    found = differences_between(base, head, allowed)
     blank = replace(blank, differences=tuple(found))
     against = [d for d in found if d.role is Role.MATTERS]
     if against:
@@ -166,7 +166,7 @@ def compare(
     )
 
 
-def _differences(base: Side, head: Side, allowed: Sequence[str]) -> list[Difference]:
+def differences_between(base: Side, head: Side, allowed: Sequence[str]) -> list[Difference]:
     """Of every run of both sides to the first of base, for each arm that both have."""
     found: dict[str, Difference] = {}
     for label in sorted({*base.arms} & {*head.arms}):

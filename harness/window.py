@@ -2,14 +2,15 @@
 
 Ramp-up (every slot prefills at once) and ramp-down (slots run empty one by one) are another load than the
 one asked for. Both requests and tokens *and the duration* are cut to the same window, so that rates are right.
+Of a burst it is the time in which all requests decode, so that no prefill is in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.model import LoadLevel, RequestRecord
+from harness.model import Event, LoadLevel, RequestRecord
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,14 @@ def steady_window(requests: Sequence[RequestRecord], level: LoadLevel) -> Window
     Closed loop: opens with the first completion after each of the first `concurrency` requests has its first token
     (or has failed), closes when the first slot finds no further request. Both edges are the end of a request, so
     that the window holds whole cycles: slots that run in step would otherwise contribute one decode phase more than
-    prefill phases. Open loop: opens with the first completion, closes with the last arrival.
+    prefill phases. Open loop: opens with the first completion, closes with the last arrival. Burst: opens when every
+    request has its first token (or has failed), closes with the first end of one that is ok.
     """
     if not requests:
         return None
-    if level.open_loop:
+    if level.burst:
+        window = _burst(requests)
+    elif level.open_loop:
         window = Window(min(r.t_end for r in requests), max(r.t_send for r in requests))
     else:
         first = sorted(requests, key=lambda r: r.t_send)[: level.concurrency]
@@ -52,17 +56,41 @@ def steady_window(requests: Sequence[RequestRecord], level: LoadLevel) -> Window
     return window if window.seconds > 0 else None
 
 
+def _burst(requests: Sequence[RequestRecord]) -> Window:
+    opens = max(r.events[0].t if r.events else r.t_end for r in requests)
+    return Window(opens, min((r.events[-1].t for r in requests if r.ok), default=opens))
+
+
 def counted(requests: Sequence[RequestRecord], window: Window | None, level: LoadLevel) -> tuple[RequestRecord, ...]:
     """The requests whose latencies count: ok, sent in the window and, in a closed loop, ended in it.
 
-    In an open loop the load goes on after a late request's arrival, so it counts whenever it ends.
+    In an open loop the load goes on after a late request's arrival, so it counts whenever it ends. Of a burst all do.
     """
     if window is None:
         return ()
+    if level.burst:
+        return tuple(r for r in requests if r.ok)
     return tuple(
         r
         for r in requests
         if r.ok and window.start <= r.t_send <= window.end and (level.open_loop or r.t_end <= window.end)
+    )
+
+
+def cut(r: RequestRecord, window: Window) -> RequestRecord:
+    """A request as if it had been nothing but its decoding within the window: its first event there has one token.
+
+    Its verify steps are its further events, as every step sends one (harness/engines/sglang.py refuses other servers).
+    """
+    events = [event for event in r.events if window.start <= event.t <= window.end]
+    if not events:
+        return replace(r, events=(), completion_tokens=0, verify_steps=None)
+    before = events[0].tokens - 1
+    return replace(
+        r,
+        events=tuple(Event(event.t, event.tokens - before) for event in events),
+        completion_tokens=events[-1].tokens - before,
+        verify_steps=len(events) - 1 if r.verify_steps is not None else None,
     )
 
 

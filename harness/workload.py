@@ -53,22 +53,21 @@ class Block:
 
     first: int
     count: int
-    input_tokens: int = 0  # of its prompts, where the scenario sweeps lengths
+    workload: Workload  # of this pass: where lengths are swept, one of them
 
 
 def plan_blocks(scenario: Scenario) -> dict[tuple[LoadLevel, int, bool], Block]:
     """A block of prompts for each (level, pass, is warm-up): a function of the scenario alone.
 
-    So an arm sees the same prompts as the others, and a resumed run the same as if it had not been stopped.
+    So an arm sees the same prompts as the others, and a resumed run the same as if it had not been stopped. Factors
+    come last, so that a scenario's own passes have the same prompts with and without them.
     """
     blocks, position = {}, 0
     for index in range(scenario.passes):
         for level in scenario.levels():
-            for warmup, count in (
-                (True, scenario.arrival.warmups(level)),
-                (False, scenario.arrival.requests(level)),
-            ):
-                blocks[level, index, warmup] = Block(position, count, level.input_tokens)
+            workload, arrival = scenario.workload_of(level), scenario.arrival_of(level)
+            for warmup, count in ((True, arrival.warmups(level)), (False, arrival.requests(level))):
+                blocks[level, index, warmup] = Block(position, count, workload)
                 position += count
     return blocks
 
@@ -93,14 +92,13 @@ async def make_book(scenario: Scenario, tokenize: Tokenize, detokenize: Detokeni
         lines = await _from_file(workload, tokenize)
         _check_enough(len(lines), needed, f"{workload.file} holds {len(lines)} prompts")
         return ListBook(lines)
-    longest = workload.max_input or 0
+    longest = max((block.workload.max_input or 0 for block in blocks), default=0)
     characters = max(_LEAST_CHARACTERS, _CHARACTERS_A_TOKEN * needed * longest)
     ids: list[int] = []
     for document in corpus(workload.prompts, characters):
         for start in range(0, len(document), _CHUNK):
             ids += await tokenize(document[start : start + _CHUNK])
-    lengths = [block.input_tokens for block in blocks for _ in range(block.count)]
-    book = CorpusBook(workload, ids, lengths)
+    book = CorpusBook(workload, ids, [block.workload for block in blocks for _ in range(block.count)])
     if not workload.chat:
         return book
     items = [book.item(position) for position in range(needed)]
@@ -134,10 +132,10 @@ class ListBook:
 class CorpusBook:
     """Prompts cut from a tokenised corpus: each begins where no other does. Made on demand."""
 
-    def __init__(self, workload: Workload, ids: Sequence[int], lengths: Sequence[int]) -> None:
-        """`lengths`: of each prompt, by position; 0 where the workload's own setting holds."""
-        self._workload, self._ids, self._lengths = workload, ids, lengths
-        needed = len(lengths)
+    def __init__(self, workload: Workload, ids: Sequence[int], workloads: Sequence[Workload]) -> None:
+        """`workloads`: that of each prompt, by position, which says how long it is."""
+        self._workload, self._ids, self._workloads = workload, ids, workloads
+        needed = len(workloads)
         self._vocabulary: list[int] = []
         self._starts: list[int] = []
         if workload.prompts == "random":
@@ -150,9 +148,7 @@ class CorpusBook:
 
     def item(self, position: int) -> Item:
         draw = random.Random(f"{self._workload.seed}/{position}")
-        assert self._workload.input_tokens is not None, "checked by Workload"
-        length = self._lengths[position] or _length(self._workload.input_tokens, draw)
-        output = _length(self._workload.output_tokens, draw)
+        length, output = draw_lengths(self._workloads[position], draw)
         shared = self._ids[: self._workload.shared_prefix_tokens]
         own = self._own(position, length - len(shared), draw)
         return Item(Prompt(length, ids=(*shared, *own)), output)
@@ -167,8 +163,14 @@ class CorpusBook:
         return out
 
 
+def draw_lengths(workload: Workload, draw: random.Random) -> tuple[int, int]:
+    """Input and output tokens of a prompt of one pass, see `Scenario.workload_of`."""
+    assert workload.input_tokens is not None, "checked by Workload"
+    return _length(workload.input_tokens, draw), _length(workload.output_tokens, draw)
+
+
 def _length(length: int | TokenRange | list[int], draw: random.Random) -> int:
-    assert not isinstance(length, list), "each prompt of a swept length has its own"
+    assert not isinstance(length, list), "each pass of a swept length has its own"
     return draw.randint(length.min, length.max) if isinstance(length, TokenRange) else length
 
 

@@ -41,9 +41,9 @@ const mtpbench = (() => {
         load("nights:" + asks.scenario, `data/scenario/${asks.scenario}/nights.js`),
         load(`nights:${asks.scenario}:${asks.metric}`, `data/scenario/${asks.scenario}/${asks.metric}.js`),
       ]);
-      const last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 0);
+      const days = site.days.length, last = stamp(site.days.at(-1)), span = Number(document.querySelector("#span")?.value || 0);
       const first = Math.max(stamp(site.days[0]), span ? last - (span - 1) * DAY : 0);
-      const relative = document.querySelector("#scale")?.value === "relative", say = (value) => `${number(value)} ${data.unit}`;
+      const relative = days > 2 && document.querySelector("#scale")?.value === "relative", say = (value) => `${number(value)} ${data.unit}`;
       const series = data.series.filter((s) => s.tp === Number(asks.tp) && s.level === asks.level);
       const nights = [], bands = [], marks = [], odd = [], cells = new Map();
       let part = 0;
@@ -85,13 +85,19 @@ const mtpbench = (() => {
         .map(([day, of]) => [day, ...arms.map((arm) => number(of[arm]))]);
       return {
         datasets: { nights, bands, marks, odd, events },
-        tokens: { __FROM__: first, __TO__: last, __UNIT__: relative ? "% off its median" : data.unit },
+        change: days < 3 ? fewNights(site.days.map(stamp)) : undefined,
+        tokens: { __FROM__: first - (days < 3) * DAY, __TO__: last + (days < 3) * DAY, __UNIT__: relative ? "% off its median" : data.unit },
         table: { head: ["night", ...arms.map((arm) => `${arm}, ${data.unit}`)], rows },
         name: `${asks.scenario}-${asks.metric}-tp${asks.tp}-${asks.level}`,
       };
     },
 
     async load(asks) { return overLoad(await points(asks), asks); },
+
+    async given(asks) {
+      const { spec, head, rows } = await load(asks.key, asks.file);
+      return { spec, datasets: {}, tokens: {}, table: { head, rows }, name: asks.key.replace(/[^\w.-]+/g, "-") };
+    },
 
     async frontier(asks) {
       const rows = await points(asks);
@@ -113,6 +119,14 @@ const mtpbench = (() => {
     },
   };
 
+  // One night or two make no line: dots to be seen, and each day named once.
+  const fewNights = (days) => (spec) => {
+    for (const layer of spec.layer) {
+      layer.encoding.x.axis = { ...layer.encoding.x.axis, values: days };
+      if (layer.mark.type === "circle") layer.mark.size = 60;
+    }
+  };
+
   // As it is, or in percent off the median of the nights shown: small changes of unlike arms side by side.
   function scaled(relative, values) {
     const middle = [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
@@ -125,6 +139,7 @@ const mtpbench = (() => {
     await load("specs", "assets/specs.js");
     const run = await load(asks.key, asks.file);
     return run.lines.filter((l) => asks.tp === undefined || l.tp === Number(asks.tp))
+      .filter((l) => !l.factor)
       .filter((l) => asks.input === undefined || l.input === Number(asks.input))
       .map((l) => ({ ...l, series: run.several ? `${l.arm}, TP${l.tp}` : l.arm, values: named(run, l) }));
   }
@@ -157,14 +172,15 @@ const mtpbench = (() => {
       json = json.replaceAll(JSON.stringify(token), () => (Array.isArray(value) ? put.slice(1, -1) : put));
     }
     const filled = JSON.parse(json);
-    filled.datasets = made.datasets;
-    filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
+    filled.datasets = { ...filled.datasets, ...made.datasets };
+    if (made.change) made.change(filled);
+    if (!made.spec) filled.layer = filled.layer.filter((layer) => made.datasets[(layer.data || filled.data).name].length);
     filled.description = description;
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
     filled.config = { background: "transparent", view: { stroke: null }, font: "system-ui, sans-serif",
       axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: 500 },
-      text: { color: ink }, point: { size: 40 } };
+      legend: { labelColor: ink, titleColor: ink }, header: { labelColor: ink, titleColor: ink }, text: { color: ink } };
     return filled;
   }
 
@@ -174,12 +190,12 @@ const mtpbench = (() => {
       const specs = await load("specs", "assets/specs.js");
       const made = await (figure.builder || builders[asks.spec])(asks);
       figure.made = made;
-      if (!Object.values(made.datasets).some((set) => set.length)) {
+      if (!made.spec && !Object.values(made.datasets).some((set) => set.length)) {
         place.replaceChildren(element("p", "No values in these nights.", { class: "soft" }));
       } else {
         await load("vega", "assets/vega.js");
         const caption = figure.querySelector("figcaption").textContent;
-        const result = await vegaEmbed(place, fill(specs[made.kind || asks.spec], made, caption), { renderer: "svg", actions: false });
+        const result = await vegaEmbed(place, fill(made.spec || specs[made.kind || asks.spec], made, caption), { renderer: "svg", actions: false });
         figure.view = result.view;
       }
       figure.dataset.drawn = "yes";
@@ -380,6 +396,13 @@ const mtpbench = (() => {
     watch(grid);
   }
 
+  // A link to a part that is folded away unfolds it.
+  function unfold() {
+    const target = document.getElementById(location.hash.slice(1));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    target?.scrollIntoView();
+  }
+
   // ---- a page that nobody built anew
 
   function age(built) {
@@ -396,6 +419,8 @@ const mtpbench = (() => {
 
   document.addEventListener("DOMContentLoaded", () => {
     watch(document);
+    unfold();
+    addEventListener("hashchange", unfold);
     document.querySelectorAll("form[data-rows]").forEach(filters);
     document.querySelectorAll("#compare").forEach((place) => compare(place).catch(console.error));
     document.querySelectorAll("time[data-age]").forEach(age);

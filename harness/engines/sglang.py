@@ -140,9 +140,10 @@ class SglangSettings(ServerSettings):
     AITER's unified attention (AMD) or this repository's generic kernel (NVIDIA). `in-tree`: this repository's
     verify kernel. `upstream`: whatever SGLang takes, counted. Absent: SGLang unhooked, without evidence."""
 
-    flags: dict[str, str | int | float | bool | None] = {}
-    """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. null or false removes
-    one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context` the longest request."""
+    flags: dict[str, str | int | float | bool | list[int | str] | None] = {}
+    """Further flags without their dashes: `page-size: 16`, `trust-remote-code: true`. A list is several values of one
+    flag. null or false removes one that the base sets. `$max_concurrency` is the largest concurrency, `$max_context`
+    the longest request."""
 
     container: Container | None = None
     """Run it in a container: image, mounts. Absent: on this host."""
@@ -273,7 +274,8 @@ class Sglang:
             if value is True:
                 argv.append(f"--{flag}")
             elif value is not None and value is not False:
-                argv += [f"--{flag}", _PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(value))]
+                parts = value if isinstance(value, list) else [value]
+                argv += [f"--{flag}", *(_PLACEHOLDER.sub(lambda m: str(values[m[1]]), str(part)) for part in parts)]
         devices = "HIP_VISIBLE_DEVICES" if settings.gpu_vendor == "amd" else "CUDA_VISIBLE_DEVICES"
         env[devices] = ",".join(map(str, context.gpus))
         if settings.gpu_vendor == "nvidia":

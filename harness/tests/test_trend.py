@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -132,6 +133,26 @@ def test_stale_missing_and_young() -> None:
     assert found[0].status is Status.MISSING
     assert "plain), scripted on a is missing since 2026-01-15" in found[0].sentence
     assert found[1].status is Status.OK
+
+
+def test_an_arm_with_settings_of_its_own_is_missing_at_once() -> None:
+    """Its conditions are not those of the arms that still run: the scenario makes them siblings."""
+    plan = scenario(arms={"mtp": {"speculative": True}, "plain": {}}, launches=1)
+    runs = [
+        run(
+            [launch(0, 0.01, arm=arm) for arm in (("mtp", "plain") if i < 18 else ("mtp",))],
+            name=f"r{i:02d}", created_at=f"{FIRST + timedelta(i)}T00:00:00Z", of=plan,
+        )
+        for i in range(20)
+    ]  # fmt: skip
+    assert len({series.key.fingerprint for series in build(runs, ONE)}) == 2
+    found = told(runs)
+    assert found[0].status is Status.MISSING
+    assert found[0].since == FIRST + timedelta(17)
+    # All arms went on under other conditions: that is another series, and nothing is missing.
+    moved = [replace(one, environment={**one.environment, "rocm": "7.2"}) for one in runs[:2]]
+    later = [replace(one, created_at=f"{FIRST + timedelta(18 + i)}T00:00:00Z") for i, one in enumerate(moved)]
+    assert Status.MISSING not in {one.status for one in told([*runs[:18], *later])}
 
 
 def test_gaps_bad_values_and_two_runs_of_one_night_are_said() -> None:

@@ -1,0 +1,107 @@
+"""Why TPOT changed, on one self-contained page: the sentence, pictures and tables, hypotheses, what to run next."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dashboards.charts import account_panels
+from dashboards.run_page import _SCRIPT, _STYLE, vega_bundle
+from harness.explain import Explanation
+from harness.explain_report import (
+    ACCOUNT_HEADERS,
+    HYPOTHESIS_HEADERS,
+    LEGEND,
+    account_rows,
+    headline,
+    hypothesis_rows,
+)
+
+_OWN_STYLE = """
+h1 { max-width: 60rem; text-wrap: pretty }
+tbody tr.whole td { font-weight: 600; border-bottom: 2px solid var(--line) } tbody tr.finer td { color: var(--soft) }
+td.text.figures { white-space: normal; min-width: 16rem }
+tr.confirmed td { font-weight: 600 } tr.refuted td { color: var(--soft) }
+.next code { overflow-wrap: anywhere }
+@media (max-width: 640px) {
+  .stack thead { display: none } .stack tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line) }
+  .stack td { display: inline; padding: 0 .3rem 0 0; border: 0; white-space: normal; text-align: left }
+  .stack td.figures { display: block; min-width: 0 }
+}
+"""
+_LEFT = {"part", "hypothesis", "", "figures"}
+
+
+def render(explanation: Explanation, cache_dir: Path) -> str:
+    """The page as HTML. Raises ImportError where altair or vl-convert is missing."""
+    charts = account_panels(explanation)
+    figures = "".join(
+        f'<figure><figcaption>{_text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
+        for n, (title, _) in enumerate(charts)
+    )
+    schema = str(charts[0][1]["$schema"])
+    bundle = vega_bundle(".".join(schema.rsplit("/v", 1)[-1].split(".")[:2]), cache_dir)
+    specs = _script_json([spec for _, spec in charts])
+    case = explanation.case
+    names = (
+        f"base: {case.base.name} ({_runs(case.base.side.runs)}); head: {case.head.name} ({_runs(case.head.side.runs)})"
+    )
+    notes = "".join(f'<li class="soft">{_text(note)}</li>' for note in explanation.notes)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>Why did TPOT change? – mtpbench</title><style>{_STYLE}{_OWN_STYLE}</style></head><body>"
+        f'<p class="soft">Why did TPOT change?</p><h1>{_text(headline(explanation))}</h1>'
+        f'<p class="soft">{_text(names)}</p>'
+        f'<div class="charts">{figures}</div>'
+        f"<h2>The account</h2>{_account(explanation)}"
+        f'<p class="soft">{_text(LEGEND)}</p>'
+        f"<h2>Hypotheses</h2>{_hypotheses(explanation)}"
+        f'<h2>Next</h2><p class="next"><code>{_text(explanation.next)}</code><br>{_text(explanation.next_why)}</p>'
+        f"<ul>{notes}</ul>"
+        f"<script>{bundle}</script><script>const specs = {specs};{_SCRIPT}</script></body></html>"
+    )
+
+
+def _runs(runs: Sequence[object]) -> str:
+    return ", ".join(str(getattr(run, "id", "")) for run in runs)
+
+
+def _account(explanation: Explanation) -> str:
+    rows = account_rows(explanation)
+    kinds = ["whole" if n == 0 else "finer" if row[0].startswith(" ") else "" for n, row in enumerate(rows)]
+    return _table(ACCOUNT_HEADERS, [tuple(cell.replace("  ", "\u2003") for cell in row) for row in rows], kinds)
+
+
+def _hypotheses(explanation: Explanation) -> str:
+    rows = hypothesis_rows(explanation)
+    return _table(HYPOTHESIS_HEADERS, rows, [one.outcome.state.value for one in explanation.tested], "stack")
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str], kind: str = "") -> str:
+    """`kinds`: what each row is; `stack`: cells one below the other where the page is narrow."""
+
+    def cell(tag: str, title: str, value: str) -> str:
+        classes = " ".join(["text"] * (title in _LEFT) + ["figures"] * (title == "figures"))
+        scope = ' scope="col"' if tag == "th" else ""
+        return f'<{tag}{scope} class="{classes}">{_text(value)}</{tag}>'
+
+    head = "".join(cell("th", title, title) for title in headers)
+    body = "".join(
+        f'<tr class="{kind}">{"".join(cell("td", t, v) for t, v in zip(headers, row, strict=True))}</tr>'
+        for row, kind in zip(rows, kinds, strict=True)
+    )
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _text(value: str) -> str:
+    return html.escape(value, quote=True)
+
+
+def _script_json(value: object) -> str:
+    """JSON that can stand inside a script element: no `</script>` and no comment can end it early."""
+    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

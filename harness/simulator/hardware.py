@@ -1,0 +1,264 @@
+"""What a machine can do: the types below are the format of scenarios/hardware/*.yaml and its documentation.
+
+Every number of such a file says in a comment where it comes from, or that it is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from harness.errors import Problem, ScenarioError
+from harness.scenario_file import MAX_BYTES, KeyPath, problems_of, read_yaml
+from harness.settings import FROM_FILE, Count, Duration, Name, Strict
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class AttentionKernel(Strict):
+    """A kernel that serves decode or verify attention of a paged FP8 KV cache."""
+
+    query_tokens: Count
+    """Query tokens of a sequence that one workgroup holds: it reads each KV byte once for all of them."""
+
+    heads: Count = 16
+    """Query heads that one workgroup holds."""
+
+    segments: Literal["none", "triton", "aiter", "mtp", "even"]
+    """How KV is cut: see harness/simulator/attention.py."""
+
+    workgroups_per_cu: Count
+    """Workgroups that a compute unit holds at once."""
+
+    per_key: Duration
+    """Time in which one workgroup gets through one KV token when nothing but its own latency limits it."""
+
+    stream: Share
+    """Share of the memory bandwidth at which issued KV bytes flow when every compute unit is busy."""
+
+    launch: Duration
+    """Fixed time of a call, its reduction kernel included."""
+
+    ragged: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How much of the longest sequence's excess over the mean a call waits for: 0 cuts work evenly."""
+
+
+class Arms(Strict):
+    """Which kernel serves which call."""
+
+    unhooked: Name
+    """Target-verify of SGLang as it is."""
+
+    upstream: Name
+    """Target-verify with `verify: upstream`."""
+
+    generic: Name
+    """Target-verify with `verify: generic`."""
+
+    in_tree: Name
+    """Target-verify with `verify: in-tree`."""
+
+    decode: Name
+    """Plain decode, and the draft model's decode passes."""
+
+    draft_extend: Name
+    """The draft model's pass over the verified tokens."""
+
+
+class Prefill(Strict):
+    """How a prefill chunk runs."""
+
+    gemm: Share
+    """Share of the matrix rate that its projections and experts reach."""
+
+    attention: Share
+    """Share of the matrix rate that its attention reaches."""
+
+    layer: Duration
+    """Fixed time a layer and chunk."""
+
+
+class AllReduce(Strict):
+    """Sum over the ranks of one host."""
+
+    latency: Duration
+    """Of a call on a few bytes."""
+
+    gb_per_s: Positive
+    """Rate a rank at which large ones go."""
+
+
+class Host(Strict):
+    """What the scheduler and the client cost. The scheduler's work overlaps the device's."""
+
+    step: Duration
+    """Scheduler's time a plain decode step: no step is shorter."""
+
+    speculative_step: Duration
+    """The same with drafts."""
+
+    tensor_parallel: Duration
+    """What a step takes longer with several ranks, which must agree on each batch."""
+
+    gap: Duration
+    """Time a step in which the device waits for the host whatever happens."""
+
+    eager_layer: Duration
+    """Time a layer to launch its kernels one by one, where no graph fits the batch."""
+
+    arrival: Duration
+    """From the client's send to the scheduler's queue: HTTP, tokens read, handed over."""
+
+    delivery: Duration
+    """From a step's end to the client."""
+
+    turnaround: Duration
+    """From a client's last token to its next request."""
+
+
+class Noise(Strict):
+    """What differs between things that should be equal, as coefficients of variation."""
+
+    launch: NotNegative
+    """Between launches of one server."""
+
+    step: NotNegative
+    """Between steps of one launch."""
+
+    delivery: Duration
+    """Not one: each event reaches the client up to so much later, evenly."""
+
+
+class FittedOn(Strict):
+    """Rows of a measured run on which constants were fitted: they are no test of the simulator."""
+
+    scenario: Name
+    """Its name."""
+
+    tp: Count
+    """Tensor-parallel size."""
+
+    arms: list[Name]
+    """Which arms."""
+
+    concurrency: list[Count]
+    """Which levels."""
+
+    input_tokens: Count | None = None
+    """At which prompt length, where the scenario sweeps them."""
+
+
+class Hardware(Strict):
+    """A machine file."""
+
+    version: Literal[1]
+    """Of the file format: 1."""
+
+    name: Name
+    """Names the machine in results."""
+
+    gpu_vendor: Literal["amd", "nvidia"]
+    """Must be the scenario's."""
+
+    compute_units: Count
+    """CUs or SMs of a GPU."""
+
+    memory_tb_per_s: Positive
+    """Memory bandwidth that a read kernel reaches."""
+
+    matrix_tflops: dict[Literal["bf16", "fp8", "fp4"], Positive]
+    """Dense matrix rate, by the type of the weights."""
+
+    weight_stream: Share
+    """Share of the memory bandwidth at which a decode step's weights flow."""
+
+    decode_gemm: Share
+    """Share of the matrix rate that a decode step's products reach at best."""
+
+    layer: Duration
+    """Time of a layer's small kernels in a decode step (norms, rope, convolution, gating), inside a graph."""
+
+    token: Duration
+    """What each token of the batch adds to that."""
+
+    prefill: Prefill
+    """Prefill."""
+
+    all_reduce: AllReduce
+    """Tensor parallelism."""
+
+    host: Host
+    """Scheduler and client."""
+
+    noise: Noise
+    """Spread."""
+
+    kernels: dict[Name, AttentionKernel]
+    """Attention kernels by name."""
+
+    arms: Arms
+    """Who serves what."""
+
+    fitted_on: list[FittedOn] = []
+    """What was fitted, and hence is not predicted."""
+
+    chunked_prefill: Count
+    """SGLang's default for --chunked-prefill-size on this machine."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Hardware:
+        for call, kernel in self.arms:
+            if kernel not in self.kernels:
+                raise ValueError(f"arms.{call} names the kernel {kernel!r}; there are: {', '.join(self.kernels)}")
+        if "bf16" not in self.matrix_tflops:
+            raise ValueError("`matrix_tflops` needs at least bf16")
+        return self
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.memory_tb_per_s * 1e12
+
+    def matrix_rate(self, weights: str) -> float:
+        """FLOP a second for weights of a type; bf16's where the machine has no other."""
+        rates = {str(kind): rate for kind, rate in self.matrix_tflops.items()}
+        return rates.get(weights, rates["bf16"]) * 1e12
+
+
+def load_hardware(path: Path) -> Hardware:
+    """Reads a machine file. Raises ScenarioError with file, line and key of everything that is wrong."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ScenarioError([Problem(str(path), 0, "", f"larger than {MAX_BYTES} bytes: not a machine file")])
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError([Problem(str(path), 0, "", f"can't be read: {error}")]) from error
+    value, lines = read_yaml(text, str(path))
+    if not isinstance(value, dict):
+        raise ScenarioError([Problem(str(path), 1, "", "a machine file is a mapping of keys")])
+    try:
+        return Hardware.model_validate(value, context=FROM_FILE)
+    except ValidationError as error:
+        raise ScenarioError(problems_of(error, str(path), lines, _fields_at)) from error
+
+
+def _fields_at(path: KeyPath) -> list[str]:
+    """Names of the keys allowed at `path`."""
+    kinds: list[type[BaseModel]] = [Hardware]
+    for part in path:
+        fields = [kind.model_fields[str(part)].annotation for kind in kinds if part in kind.model_fields]
+        if fields:
+            kinds = [model for annotation in fields for model in _models_in(annotation)]
+    return [name for kind in kinds for name in kind.model_fields]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

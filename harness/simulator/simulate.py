@@ -1,0 +1,223 @@
+"""A scenario's launches and passes, simulated: what `harness.experiment` does with real servers.
+
+    simulate_run(scenario, hardware, seed=1, injected={"slower_kernel": Injection(0.1, ("mtp",))}) → passes
+
+Seeds: the same seed gives the same run. Prompts' lengths and acceptance depend on the scenario and the seed alone, so
+that arms and launches share them; noise is each launch's own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from harness.checks import SIMULATED, Expectations, findings
+from harness.engines.registry import ENGINES
+from harness.engines.sglang import SglangSettings
+from harness.errors import MtpbenchError
+from harness.metrics import PassView
+from harness.model import LoadLevel, Pass, PassKey, PassRecord
+from harness.plan import LaunchPlan, plan_launches
+from harness.scenario import Scenario
+from harness.simulator.acceptance import Acceptance, Natural, OneByOne, Simulated
+from harness.simulator.causes import Injection, check, effects_in
+from harness.simulator.hardware import Hardware
+from harness.simulator.serving import Asked, Served, Server
+from harness.simulator.steps import PARTS, Serving, StepModel
+from harness.store import utc_now
+from harness.workload import Block, draw_lengths, plan_blocks, poisson_offsets
+
+_FIRST_START = 100.0  # of the virtual clock
+_BETWEEN_PASSES = 1.0
+
+
+@dataclass(frozen=True)
+class AcceptLength:
+    """Tokens a verify step yields in the mean, and how much requests differ (standard deviation)."""
+
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class SimulatedPass:
+    """A pass, and what is known to be true of it: device seconds a step by part (PARTS, host_gap: the device idle)."""
+
+    source: Pass
+    step_profile: dict[str, float]
+
+
+def simulate_run(
+    scenario: Scenario,
+    hardware: Hardware,
+    *,
+    seed: int = 1,
+    injected: Mapping[str, Injection] = {},
+    launches: Sequence[int] | None = None,
+    arms: Sequence[str] | None = None,
+    accept_length: AcceptLength | None = None,
+) -> list[Pass]:
+    """Every pass of a scenario, in the order in which it would be measured.
+
+    Args:
+        injected: what is made worse, by the names of `causes.CAUSES`.
+        launches: only these, counted from 0; they come out the same as in the whole run.
+        arms: only these.
+        accept_length: in place of the model's own; simulated acceptance stays as the scenario sets it.
+
+    Raises MtpbenchError where the scenario is for another machine or a model that is not known.
+    """
+    passes = simulate_passes(scenario, hardware, seed, injected, launches, arms, accept_length)
+    return [one.source for one in passes]
+
+
+def simulate_passes(
+    scenario: Scenario,
+    hardware: Hardware,
+    seed: int = 1,
+    injected: Mapping[str, Injection] = {},
+    launches: Sequence[int] | None = None,
+    arms: Sequence[str] | None = None,
+    accept_length: AcceptLength | None = None,
+) -> Iterator[SimulatedPass]:
+    """The same one by one, with what is true of each."""
+    check(injected, scenario.arms)
+    clock = _FIRST_START
+    for plan in plan_launches(scenario):
+        if (launches is None or plan.launch in launches) and (arms is None or plan.arm.name in arms):
+            launch = SimulatedLaunch(scenario, hardware, plan, seed, injected, accept_length)
+            for key in plan.passes:
+                done = launch.run(key, clock)
+                clock = done.source.record.t_end + _BETWEEN_PASSES
+                yield done
+
+
+class SimulatedLaunch:
+    """One server and its own speed."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        hardware: Hardware,
+        plan: LaunchPlan,
+        seed: int,
+        injected: Mapping[str, Injection] = {},
+        accept_length: AcceptLength | None = None,
+    ) -> None:
+        self._scenario, self._hardware, self._plan, self._seed = scenario, hardware, plan, seed
+        self._settings = _sglang(scenario, plan, hardware)
+        self._effects = effects_in(plan.arm.name, injected)
+        slots, context = scenario.max_slots, scenario.max_context or 0
+        self._serving = Serving.of(self._settings, hardware, slots, context, self._effects)
+        self._model = StepModel(hardware, self._settings, self._serving, plan.tp, self._effects)
+        shape = self._model.shape
+        self._accepted = accept_length or AcceptLength(shape.accept_length, shape.accept_spread)
+        self._blocks = plan_blocks(scenario)
+        spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
+        self._own_speed = float(np.exp(self._draw("launch").normal(0.0, spread)))
+
+    def run(self, key: PassKey, start: float) -> SimulatedPass:
+        """One pass, beginning at `start` of the virtual clock."""
+        level, scenario = key.level, self._scenario
+        requests = self._requests(key)
+        server = Server(
+            self._model,
+            self._acceptance(key),
+            self._draw("pass", key.slug),
+            self._own_speed,
+            start=start,
+        )
+        slots = min(scenario.arrival.slots(level), len(requests))
+        served = server.run(requests, slots, level.open_loop)
+        record = PassRecord(
+            key=key,
+            started_at=utc_now(),
+            t_start=start,
+            t_end=served.end,
+            status="complete",
+            gpus=self._plan.tp,
+            counters=_counters(served),
+            decode_log=served.decode_log,
+        )
+        source = Pass(record, served.records)
+        found = findings(PassView.of(source, scenario.slo), self._expectations(level))
+        steps = max(1, served.steps)
+        profile = {part: served.seconds[part] / steps for part in PARTS}
+        return SimulatedPass(Pass(replace(record, findings=(*found, SIMULATED)), served.records), profile)
+
+    def _draw(self, *purpose: str) -> np.random.Generator:
+        """Random numbers of this launch, each purpose its own."""
+        name = "/".join((self._plan.slug, *purpose))
+        return np.random.default_rng((self._seed, zlib.crc32(name.encode())))
+
+    def _requests(self, key: PassKey) -> list[Asked]:
+        workload = self._scenario.workload
+        block: Block = self._blocks[key.level, key.index, False]
+        offsets = [0.0] * block.count
+        if key.level.open_loop:
+            offsets = poisson_offsets(key.level.rate, block.count, workload.seed + key.index)
+        out = []
+        for index, offset in enumerate(offsets):
+            position = block.first + index
+            draw = Random(f"{workload.seed}/{position}")
+            given, asked = draw_lengths(block.workload, draw)
+            spread = self._effects.ragged_lengths * draw.uniform(-1, 1)
+            out.append(Asked(index, position, max(1, round(given * (1 + spread))), asked, offset))
+        return out
+
+    def _acceptance(self, key: PassKey) -> Acceptance:
+        spec = self._settings.speculation
+        if spec is None:
+            return OneByOne()
+        simulated = spec.simulate_accept_length
+        mean = simulated if simulated is not None else self._accepted.mean
+        mean = 1 + (mean - 1) * (1 - self._effects.acceptance_drift)
+        if simulated is not None:
+            return Simulated(mean, self._seed + key.index)
+        return Natural(mean, self._accepted.spread, spec.draft_tokens - 1, self._seed)
+
+    def _expectations(self, level: LoadLevel) -> Expectations:
+        engine = ENGINES[self._settings.engine]
+        return Expectations(
+            concurrency=level.concurrency,
+            speculative=engine.speculative(self._settings),
+            exact_prompts=True,
+            shared_prefix=self._scenario.workload.shared_prefix_tokens,
+            meaningful_output=False,
+        )
+
+
+def _sglang(scenario: Scenario, plan: LaunchPlan, hardware: Hardware) -> SglangSettings:
+    settings = plan.arm.server
+    if not isinstance(settings, SglangSettings):
+        raise MtpbenchError(f"{scenario.name} is for the engine {settings.engine}", "The simulator knows SGLang only.")
+    if settings.gpu_vendor != hardware.gpu_vendor:
+        raise MtpbenchError(
+            f"{scenario.name} is for {settings.gpu_vendor}, {hardware.name} is {hardware.gpu_vendor}",
+            "Name another machine: --hardware scenarios/hardware/FILE.yaml",
+        )
+    if scenario.workload.input_tokens is None:
+        raise MtpbenchError(f"{scenario.name} does not say how long its prompts are", "Set workload.input_tokens.")
+    return settings
+
+
+def _counters(served: Served) -> dict[str, float]:
+    """As the server's own: device seconds by kind of forward pass, and counts."""
+    seconds = served.seconds
+    verify = sum(seconds[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
+    counters = {
+        "cuda_graph_passes": float(served.steps - served.eager_steps),
+        "prompt_tokens": float(sum(r.input_tokens_asked for r in served.records)),
+        "output_tokens": float(sum(r.tokens for r in served.records)),
+        "cached_tokens": 0.0,
+        "retracted_requests": 0.0,
+        "device_seconds_prefill": seconds["prefill"],
+        "device_seconds_decode": verify,
+    }
+    if served.verify_calls:
+        counters |= {"verify_calls": float(served.verify_calls), "device_seconds_draft": seconds["draft"]}
+    return counters

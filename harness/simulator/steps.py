@@ -1,0 +1,201 @@
+"""Seconds of a decode (or verify) step and of a prefill chunk on one machine, part by part.
+
+A roofline: weights at the rate of memory or products at the rate of the matrix units, whichever is slower; attention
+from attention.py; all-reduce for several ranks; small kernels as a time a layer. The scheduler's own work runs beside
+the device's (overlap scheduling), so a step is as long as the longer of the two, and what is left is the host gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.engines.sglang import SglangSettings
+from harness.simulator import attention
+from harness.simulator.attention import Call, Floats, Ints
+from harness.simulator.causes import Effects
+from harness.simulator.hardware import Hardware
+from harness.simulator.shapes import ModelShape, model_of
+
+PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
+DEFAULT_CONTEXT = 262144  # of Qwen3.5, where the scenario sets none
+_LARGEST_GRAPH = 256  # where the scenario sets none: assumed, SGLang derives it from the memory
+_ACTIVATION = 2  # bytes of a bf16 number
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What of a server's settings the simulator needs."""
+
+    speculative: bool
+    draft_steps: int
+    draft_tokens: int
+    padded_context: int
+    chunk: int
+    max_running: int
+    max_total_tokens: float
+    graphs: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, settings: SglangSettings, hardware: Hardware, max_slots: int, max_context: int, effects: Effects
+    ) -> Serving:
+        flags: dict[str, Any] = {
+            name: {"$max_concurrency": max_slots, "$max_context": max_context}.get(str(value), value)
+            for name, value in settings.flags.items()
+        }
+        largest = int(flags.get("cuda-graph-max-bs-decode") or flags.get("cuda-graph-max-bs") or _LARGEST_GRAPH)
+        sizes = () if flags.get("disable-cuda-graph") else graph_sizes(settings.speculation is not None, largest)
+        named = flags.get("cuda-graph-bs-decode") or flags.get("cuda-graph-bs")
+        if isinstance(named, list):
+            sizes = tuple(sorted(int(size) for size in named))
+        missing = effects.missing_graph_bucket or float("inf")
+        spec = settings.speculation
+        return cls(
+            speculative=spec is not None,
+            draft_steps=spec.steps if spec else 0,
+            draft_tokens=spec.draft_tokens if spec else 1,
+            padded_context=int(flags.get("context-length") or DEFAULT_CONTEXT),
+            chunk=int(flags.get("chunked-prefill-size") or hardware.chunked_prefill),
+            max_running=int(flags.get("max-running-requests") or 1 << 30),
+            max_total_tokens=float(flags.get("max-total-tokens") or "inf"),
+            graphs=tuple(size for size in sizes if size < missing),
+        )
+
+    def padded(self, batch: int) -> int | None:
+        """The graph that a batch runs in, by its size; None: none is large enough, it runs eagerly."""
+        place = bisect_left(self.graphs, batch)
+        return self.graphs[place] if place < len(self.graphs) else None
+
+
+def graph_sizes(speculative: bool, largest: int) -> tuple[int, ...]:
+    """Batch sizes of which SGLang 0.5.16 captures graphs (`_generate_decode_cuda_graph_batch_sizes`)."""
+    if speculative:
+        every = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, largest + 1, 16)]
+    else:
+        every = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, largest + 1, 32)]
+    return tuple(sorted({*(size for size in every if size <= largest), largest}))
+
+
+class StepModel:
+    """Times of one server: a model on `tp` GPUs of a machine."""
+
+    def __init__(
+        self, hardware: Hardware, settings: SglangSettings, serving: Serving, tp: int, effects: Effects
+    ) -> None:
+        self.hardware, self.serving, self.tp, self.effects = hardware, serving, tp, effects
+        self.shape: ModelShape = model_of(settings)
+        arms = hardware.arms
+        verify = {None: arms.unhooked, "upstream": arms.upstream, "generic": arms.generic, "in-tree": arms.in_tree}
+        name = verify[settings.verify] if serving.speculative else arms.decode
+        self._verify, self._decode = hardware.kernels[name], hardware.kernels[arms.decode]
+        self._extend = hardware.kernels[arms.draft_extend]
+        host = hardware.host
+        self.scheduler = host.speculative_step if serving.speculative else host.step
+        """Seconds that the scheduler needs for a step."""
+        self.scheduler += host.tensor_parallel if tp > 1 else 0.0
+
+    def _call(self, query_tokens: int) -> Call:
+        return Call(
+            query_tokens=query_tokens,
+            query_heads=-(-self.shape.query_heads // self.tp),
+            kv_heads=max(1, self.shape.kv_heads // self.tp),
+            head_size=self.shape.head_size,
+            padded_context=self.serving.padded_context,
+        )
+
+    def decode(self, contexts: Ints) -> dict[str, Floats]:
+        """Seconds of each step, by part (PARTS).
+
+        Args:
+            contexts: (sequences, steps), tokens that each sequence has before the step.
+        """
+        batch, q = contexts.shape[0], self.serving.draft_tokens
+        graph = self.serving.padded(batch)
+        padded = graph or batch
+        host, shape = self.hardware.host, self.shape
+        call, lengths = self._call(q), contexts + q
+        one_call = attention.seconds(self._verify, self.hardware, padded, call, lengths)
+        one_call = one_call * (1 + self.effects.slower_kernel) + self._extra_segments(padded, call)
+        steps = contexts.shape[1]
+        parts = {
+            "verify_attention": shape.full_layers * one_call,
+            "draft": self._draft(padded, contexts),
+            "gemm": np.full(steps, self._gemm(padded * q, shape.full_layers, shape.linear_layers)),
+            "all_reduce": np.full(steps, self._all_reduce(padded * q, shape.layers)),
+            "other": np.full(steps, self._small(padded * q, shape.layers) + self._state(batch)),
+        }
+        device = sum(parts.values())
+        scheduler = self.scheduler
+        if graph is None:
+            scheduler += host.eager_layer * (shape.layers + self.serving.draft_steps)
+        parts["host_gap"] = np.maximum(0.0, scheduler - device) + host.gap + self.effects.host_stall
+        return parts
+
+    def _draft(self, padded: int, contexts: Ints) -> Floats:
+        """All passes of the draft model in a step: steps - 1 over one token, one over the verified tokens."""
+        serving = self.serving
+        if not serving.speculative:
+            return np.zeros(contexts.shape[1])
+        total = np.zeros(contexts.shape[1])
+        for kernel, q, times in ((self._decode, 1, serving.draft_steps - 1), (self._extend, serving.draft_tokens, 1)):
+            one = attention.seconds(kernel, self.hardware, padded, self._call(q), contexts + q)
+            fixed = self._gemm(padded * q, 1, 0) + self._all_reduce(padded * q, 1) + self._small(padded * q, 1)
+            total = total + times * (one + fixed)
+        return total
+
+    def _extra_segments(self, padded: int, call: Call) -> float:
+        """Seconds of the injected segments' traffic, a call."""
+        if not self.effects.segment_overhead:
+            return 0.0
+        cut = attention.segments("mtp", padded, call, self.hardware.compute_units)
+        return self.effects.segment_overhead * cut * padded * call.segment_bytes / self.hardware.bandwidth
+
+    def _gemm(self, tokens: int, full: int, linear: int) -> float:
+        """Projections, MLPs and the head of so many layers."""
+        shape, hardware = self.shape, self.hardware
+        weights = (shape.touched_weights(full, linear, tokens) + shape.head_weights) * shape.bytes_per_weight
+        products = 2.0 * tokens * (shape.active_weights(full, linear) + shape.head_weights)
+        by_memory = weights / self.tp / (hardware.bandwidth * hardware.weight_stream)
+        by_matrix = products / self.tp / (hardware.matrix_rate(shape.weights) * hardware.decode_gemm)
+        return max(by_memory, by_matrix)
+
+    def _all_reduce(self, tokens: int, layers: int) -> float:
+        """Two a layer, on the hidden states: a ring moves 2 (n - 1) / n of the bytes."""
+        if self.tp == 1:
+            return 0.0
+        rule = self.hardware.all_reduce
+        moved = 2 * (self.tp - 1) / self.tp * tokens * self.shape.hidden * _ACTIVATION
+        return 2 * layers * (rule.latency + moved / (rule.gb_per_s * 1e9))
+
+    def _small(self, tokens: int, layers: int) -> float:
+        return layers * (self.hardware.layer + self.hardware.token * tokens)
+
+    def _state(self, batch: int) -> float:
+        """The linear layers' state: read once; written once, or after each verified token."""
+        touched = 1 + self.serving.draft_tokens
+        return touched * batch * self.shape.state_bytes_per_sequence() / self.tp / self.hardware.bandwidth
+
+    def prefill(self, chunks: list[tuple[int, int]]) -> float:
+        """Seconds of one prefill batch: (new tokens, tokens before them) of each request."""
+        shape, hardware, rule = self.shape, self.hardware, self.hardware.prefill
+        tokens = sum(new for new, _ in chunks)
+        full, layers = shape.full_layers, shape.layers
+        if self.serving.speculative:  # the draft model reads the prompt too
+            full, layers = full + 1, layers + 1
+        products = 2.0 * tokens * shape.active_weights(full, layers - full)
+        weights = shape.touched_weights(full, layers - full, tokens) * shape.bytes_per_weight
+        gemm = max(
+            products / (hardware.matrix_rate(shape.weights) * rule.gemm),
+            weights / (hardware.bandwidth * hardware.weight_stream),
+        )
+        pairs = sum(new * before + new * new / 2 for new, before in chunks)
+        scores = (
+            4.0 * shape.query_heads * shape.head_size * pairs * full / (hardware.matrix_rate("bf16") * rule.attention)
+        )
+        reduced = self._all_reduce(tokens, layers)
+        alone = (gemm + scores) / self.tp + reduced + layers * rule.layer
+        return alone * (1 + self.effects.prefill_interference)
