@@ -130,6 +130,9 @@ class Noise(Strict):
     step: NotNegative
     """Between steps of one launch."""
 
+    texts: Annotated[float, Field(ge=0, le=1)]
+    """Share of answers that rounding makes others from launch to launch, with acceptance of their own."""
+
     delivery: Duration
     """Not one: each event reaches the client up to so much later, evenly."""
 

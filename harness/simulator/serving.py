@@ -100,6 +100,7 @@ class Server:
         self._undelivered: list[_Request] = []
         self._done: list[_Request] = []
         self._blocks: list[_Block] = []
+        self._last_step = float("inf")
         self._steps = self._eager = self._verify_calls = self._prefills = 0
         self._seconds = dict.fromkeys((*PARTS, "prefill", "stall"), 0.0)
 
@@ -193,6 +194,8 @@ class Server:
             return
         batch = len(self._running)
         count = min(_BLOCK, min(r.first_step + r.steps for r in self._running) - self._steps)
+        if self._arrivals:  # no more than are likely to be needed: too few only make one more block
+            count = min(count, int((self._arrivals[0][0] - self._clock) / self._last_step) + 2)
         totals = np.stack(
             [r.totals[self._steps - r.first_step : self._steps - r.first_step + count + 1] for r in self._running]
         )
@@ -211,6 +214,7 @@ class Server:
         self._steps += count
         self._eager += count * eager
         self._verify_calls += count * batch * self._model.serving.speculative
+        self._last_step = (float(ends[-1]) - self._clock) / count
         self._clock = float(ends[-1])
         ended = [r for r in self._running if r.first_step + r.steps == self._steps]
         self._running = [r for r in self._running if r.first_step + r.steps > self._steps]

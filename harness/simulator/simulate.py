@@ -2,8 +2,8 @@
 
     simulate_run(scenario, hardware, seed=1, injected={"slower_kernel": Injection(0.1, ("mtp",))}) → passes
 
-Seeds: the same seed gives the same run. Prompts' lengths and acceptance depend on the scenario and the seed alone, so
-that arms and launches share them; noise is each launch's own.
+Seeds: the same seed gives the same run. Prompts' lengths and almost all of acceptance depend on the scenario's own
+seed, as greedy decoding does, so that arms, launches and runs share them; noise is each launch's own.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class SimulatedLaunch:
         shape = self._model.shape
         self._accepted = accept_length or AcceptLength(shape.accept_length, shape.accept_spread)
         self._blocks = plan_blocks(scenario)
-        spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
-        self._own_speed = float(np.exp(self._draw("launch").normal(0.0, spread)))
+        self._spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
+        self._own_speed = float(np.exp(self._draw("launch").normal(0.0, self._spread)))
 
     def run(self, key: PassKey, start: float) -> SimulatedPass:
         """One pass, beginning at `start` of the virtual clock."""
@@ -149,10 +149,12 @@ class SimulatedLaunch:
         profile = {part: served.seconds[part] / steps for part in PARTS}
         return SimulatedPass(Pass(replace(record, findings=(*found, SIMULATED)), served.records), profile)
 
+    def _number(self, *purpose: str) -> int:
+        """A seed of this launch's own for a purpose."""
+        return zlib.crc32("/".join((str(self._seed), self._plan.slug, *purpose)).encode())
+
     def _draw(self, *purpose: str) -> np.random.Generator:
-        """Random numbers of this launch, each purpose its own."""
-        name = "/".join((self._plan.slug, *purpose))
-        return np.random.default_rng((self._seed, zlib.crc32(name.encode())))
+        return np.random.default_rng(self._number(*purpose))
 
     def _requests(self, key: PassKey) -> list[Asked]:
         workload = self._scenario.workload
@@ -177,8 +179,15 @@ class SimulatedLaunch:
         mean = simulated if simulated is not None else self._accepted.mean
         mean = 1 + (mean - 1) * (1 - self._effects.acceptance_drift)
         if simulated is not None:
-            return Simulated(mean, self._seed + key.index)
-        return Natural(mean, self._accepted.spread, spec.draft_tokens - 1, self._seed)
+            return Simulated(mean, self._number("steps", key.slug))
+        return Natural(
+            mean,
+            self._accepted.spread,
+            spec.draft_tokens - 1,
+            workload=self._scenario.workload.seed,
+            launch=self._number("texts"),
+            other_texts=self._hardware.noise.texts if self._spread else 0.0,
+        )
 
     def _expectations(self, level: LoadLevel) -> Expectations:
         engine = ENGINES[self._settings.engine]

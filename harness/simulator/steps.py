@@ -17,7 +17,7 @@ from harness.engines.sglang import SglangSettings
 from harness.simulator import attention
 from harness.simulator.attention import Call, Floats, Ints
 from harness.simulator.causes import Effects
-from harness.simulator.hardware import Hardware
+from harness.simulator.hardware import AttentionKernel, Hardware
 from harness.simulator.shapes import ModelShape, model_of
 
 PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
@@ -77,6 +77,16 @@ def graph_sizes(speculative: bool, largest: int) -> tuple[int, ...]:
     return tuple(sorted({*(size for size in every if size <= largest), largest}))
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """What a step of so many sequences costs whatever their lengths. Seconds; `draft`: all passes, no attention."""
+
+    gemm: float
+    all_reduce: float
+    small: float
+    draft: float
+
+
 class StepModel:
     """Times of one server: a model on `tp` GPUs of a machine."""
 
@@ -94,6 +104,8 @@ class StepModel:
         self.scheduler = host.speculative_step if serving.speculative else host.step
         """Seconds that the scheduler needs for a step."""
         self.scheduler += host.tensor_parallel if tp > 1 else 0.0
+        self._calls = {q: self._call(q) for q in (1, serving.draft_tokens)}
+        self._fixed: dict[int, _Fixed] = {}
 
     def _call(self, query_tokens: int) -> Call:
         return Call(
@@ -114,16 +126,17 @@ class StepModel:
         graph = self.serving.padded(batch)
         padded = graph or batch
         host, shape = self.hardware.host, self.shape
-        call, lengths = self._call(q), contexts + q
+        fixed = self._fixed.get(padded) or self._fix(padded)
+        call, lengths = self._calls[q], contexts + q
         one_call = attention.seconds(self._verify, self.hardware, padded, call, lengths)
         one_call = one_call * (1 + self.effects.slower_kernel) + self._extra_segments(padded, call)
         steps = contexts.shape[1]
         parts = {
             "verify_attention": shape.full_layers * one_call,
-            "draft": self._draft(padded, contexts),
-            "gemm": np.full(steps, self._gemm(padded * q, shape.full_layers, shape.linear_layers)),
-            "all_reduce": np.full(steps, self._all_reduce(padded * q, shape.layers)),
-            "other": np.full(steps, self._small(padded * q, shape.layers) + self._state(batch)),
+            "draft": self._draft_attention(padded, contexts) + fixed.draft,
+            "gemm": np.full(steps, fixed.gemm),
+            "all_reduce": np.full(steps, fixed.all_reduce),
+            "other": np.full(steps, fixed.small + self._state(batch)),
         }
         device = sum(parts.values())
         scheduler = self.scheduler
@@ -132,17 +145,32 @@ class StepModel:
         parts["host_gap"] = np.maximum(0.0, scheduler - device) + host.gap + self.effects.host_stall
         return parts
 
-    def _draft(self, padded: int, contexts: Ints) -> Floats:
-        """All passes of the draft model in a step: steps - 1 over one token, one over the verified tokens."""
+    def _draft_passes(self) -> tuple[tuple[AttentionKernel, int, int], ...]:
+        """(kernel, tokens a sequence, times) in a step: one pass over the verified tokens, steps - 1 over one token."""
         serving = self.serving
         if not serving.speculative:
-            return np.zeros(contexts.shape[1])
+            return ()
+        return (self._extend, serving.draft_tokens, 1), (self._decode, 1, serving.draft_steps - 1)
+
+    def _draft_attention(self, padded: int, contexts: Ints) -> Floats:
         total = np.zeros(contexts.shape[1])
-        for kernel, q, times in ((self._decode, 1, serving.draft_steps - 1), (self._extend, serving.draft_tokens, 1)):
-            one = attention.seconds(kernel, self.hardware, padded, self._call(q), contexts + q)
-            fixed = self._gemm(padded * q, 1, 0) + self._all_reduce(padded * q, 1) + self._small(padded * q, 1)
-            total = total + times * (one + fixed)
+        for kernel, q, times in self._draft_passes():
+            if times:
+                total += times * attention.seconds(kernel, self.hardware, padded, self._calls[q], contexts + q)
         return total
+
+    def _fix(self, padded: int) -> _Fixed:
+        shape, tokens = self.shape, padded * self.serving.draft_tokens
+        fixed = self._fixed[padded] = _Fixed(
+            gemm=self._gemm(tokens, shape.full_layers, shape.linear_layers),
+            all_reduce=self._all_reduce(tokens, shape.layers),
+            small=self._small(tokens, shape.layers),
+            draft=sum(
+                times * (self._gemm(padded * q, 1, 0) + self._all_reduce(padded * q, 1) + self._small(padded * q, 1))
+                for _, q, times in self._draft_passes()
+            ),
+        )
+        return fixed
 
     def _extra_segments(self, padded: int, call: Call) -> float:
         """Seconds of the injected segments' traffic, a call."""
