@@ -52,13 +52,14 @@ def write_run(
     for done in simulate_passes(scenario, hardware, seed, injected, accept_length=accept_length):
         slug = done.source.record.key.launch_slug
         if slug not in written:
-            store.save_launch(_launch(plans[slug], hardware))
+            store.save_launch(launch_record(plans[slug], hardware))
             written.add(slug)
         store.save_pass(done.source.record, done.source.requests)
         progress(done.source)
 
 
-def _launch(plan: LaunchPlan, hardware: Hardware) -> LaunchRecord:
+def launch_record(plan: LaunchPlan, hardware: Hardware) -> LaunchRecord:
+    """The launch of a server that is not there."""
     return LaunchRecord(
         slug=plan.slug,
         launch=plan.launch,

@@ -33,7 +33,6 @@ from harness.simulator.acceptance import Natural, OneByOne, chain_probability
 from harness.simulator.against import against, to_markdown
 from harness.simulator.attention import Call
 from harness.simulator.causes import CAUSES, Effects, Injection
-from harness.simulator.draw import Case, draw_case, true_effects
 from harness.simulator.hardware import FittedOn, Hardware, load_hardware
 from harness.simulator.serving import Asked, Served, Server
 from harness.simulator.simulate import AcceptLength, simulate_passes, simulate_run
@@ -449,20 +448,6 @@ def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
 def test_accept_length_can_be_given() -> None:
     passes = simulate_run(scenario(), H200, accept_length=AcceptLength(3.5, 0.0))
     assert medians(passes)["accept"] == pytest.approx(3.5, rel=0.05)
-
-
-def test_cases_are_drawn_from_a_seed_and_know_what_they_are(tmp_path: Path) -> None:
-    one, same, other = (draw_case(H200, seed, launches=2) for seed in (1, 1, 2))
-    assert one == same != other
-    assert 0.005 <= one.hardware.noise.launch <= 0.02
-    case: Case = draw_case(H200, 3, launches=2, cause="host_stall")
-    quiet = case.injected["host_stall"].size
-    found = true_effects(case)
-    assert found["accept_length"] == pytest.approx(1.0)
-    assert found["step_time"] > 1.0
-    # All of the stall shows in the step, and nothing else does but what waits for it.
-    base = medians(simulate_run(case.scenario, case.hardware, injected=QUIET, accept_length=case.accept_length))
-    assert (found["step_time"] - 1) * base["step"] == pytest.approx(quiet, rel=0.2)
 
 
 @pytest.fixture(scope="module")
