@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,10 @@ from harness.cli_common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err
 from harness.errors import MtpbenchError
 from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario
-from harness.simulator import against
+from harness.simulator import against, breakdown
 from harness.simulator.causes import CAUSES, Injection, check
 from harness.simulator.hardware import Hardware, load_hardware
-from harness.simulator.simulate import AcceptLength
+from harness.simulator.simulate import AcceptLength, SimulatedPass
 from harness.simulator.writer import environment, write_run
 from harness.store import RunStore, StoredRun, load_run
 
@@ -101,12 +102,11 @@ def simulate(
     total = loaded.launches * loaded.passes * len(loaded.arms) * len(loaded.tp) * len(loaded.levels())
     try:
         with err.status("") as status:
-            done = 0
+            passes: list[SimulatedPass] = []
 
-            def progress(_: object) -> None:
-                nonlocal done
-                done += 1
-                status.update(f"simulating: {done} of {total} passes")
+            def progress(done: SimulatedPass) -> None:
+                passes.append(done)
+                status.update(f"simulating: {len(passes)} of {total} passes")
 
             write_run(opened, loaded, machine, seed=seed, injected=injected, accept_length=accepted, progress=progress)
     except KeyboardInterrupt:
@@ -117,14 +117,17 @@ def simulate(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         opened.close()
-    _show(load_run(opened.path), output)
+    _show(load_run(opened.path), breakdown.breakdown(passes), output)
 
 
-def _show(stored: StoredRun, output: str) -> None:
+def _show(stored: StoredRun, parts: list[breakdown.Row], output: str) -> None:
     report = build(stored)
     show(report, output, to_rich, RENDERERS)
     if output == "table":
+        out.print(breakdown.to_rich(parts))
         out.print(Text(f"results: {stored.path}"), soft_wrap=True)
+    elif output == "markdown":
+        sys.stdout.write(breakdown.to_markdown(parts))
     if not report.valid:
         raise typer.Exit(EXIT_INVALID)
 

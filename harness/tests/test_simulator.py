@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -16,30 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from harness.checks import SIMULATED
-from harness.cli import main
-from harness.cli_import import list_runs
-from harness.cli_simulate import parse_injections
 from harness.errors import MtpbenchError, ScenarioError
 from harness.metrics import PassView, accept_length, step_time, tpot, ttft
 from harness.model import Pass
-from harness.pairs import Side
-from harness.report import build
 from harness.scenario import Scenario
 from harness.simulator import attention
 from harness.simulator.acceptance import Natural, OneByOne, chain_probability
-from harness.simulator.against import against, to_markdown
 from harness.simulator.attention import Call
 from harness.simulator.causes import CAUSES, Effects, Injection
-from harness.simulator.hardware import FittedOn, Hardware, load_hardware
+from harness.simulator.hardware import Hardware, load_hardware
 from harness.simulator.serving import Asked, Served, Server
 from harness.simulator.simulate import AcceptLength, simulate_passes, simulate_run
 from harness.simulator.steps import PARTS, Serving, StepModel, graph_sizes
-from harness.simulator.writer import environment, write_run
-from harness.store import RunStore, StoredRun, load_run
-from harness.verdict import Verdict, compare
 
 ROOT = Path(__file__).parents[2]
 MACHINES = ROOT / "scenarios" / "hardware"
@@ -448,113 +433,3 @@ def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
 def test_accept_length_can_be_given() -> None:
     passes = simulate_run(scenario(), H200, accept_length=AcceptLength(3.5, 0.0))
     assert medians(passes)["accept"] == pytest.approx(3.5, rel=0.05)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two simulated runs and their machine files, as the command line leaves them."""
-    root = tmp_path_factory.mktemp("runs")
-    small = scenario(arrival={"concurrency": [2], "requests_per_slot": 4}, launches=3)
-    for seed, injected in ((1, {}), (2, {"slower_kernel": Injection(1.0, ("mtp",))})):
-        opened = RunStore.create(root, small, "version: 1\n", environment(H200, seed, injected, None))
-        write_run(opened, small, H200, seed=seed, injected=injected)
-        opened.close()
-    return root
-
-
-def stored(root: Path) -> list[StoredRun]:
-    """Base, then the one with a slower kernel."""
-    runs = [load_run(path.parent) for path in root.glob("*/run.json")]
-    return sorted(runs, key=lambda run: run.simulated["seed"] if run.simulated else 0)
-
-
-def test_a_stored_run_says_that_it_is_simulated_wherever_it_is_shown(store: Path) -> None:
-    base, head = stored(store)
-    shown = build(head)
-    assert shown.valid
-    assert shown.headline.startswith("SIMULATED, NOT MEASURED. OK: all ")
-    assert shown.environment.startswith("simulated h200")
-    [note] = [text for text in shown.notes if "SIMULATED" in text]
-    assert "slower_kernel = 1 in mtp" in note
-    assert all("text was not checked" not in text for text in shown.notes)
-    assert base.launches[0].findings == (SIMULATED,)
-    listed = Console(record=True, width=200, file=io.StringIO())
-    list_runs(store, listed)
-    assert listed.export_text().count("SIMULATED") == 2
-
-
-def test_simulated_runs_compare_with_each_other_and_never_with_measured_ones(store: Path) -> None:
-    base, head = (Side(name, (run,), {"mtp": "mtp"}) for name, run in zip(("base", "head"), stored(store), strict=True))
-    found = compare(base, head, metrics=("tpot_p50",))
-    assert found.verdict is Verdict.FAIL
-    assert found.headline.startswith("FAIL (SIMULATED, NOT MEASURED): TPOT")
-    assert any("simulated.injected.slower_kernel" in note for note in found.notes)
-    real = replace(head.runs[0], environment={"host": "a"})
-    mixed = compare(base, replace(head, runs=(real,)), allowed=("simulated", "host"))
-    assert mixed.verdict is Verdict.INCOMPARABLE
-    assert "no setting makes them comparable" in mixed.headline
-
-
-def test_predicted_stands_beside_measured_and_says_what_was_fitted(store: Path) -> None:
-    """A run of this very simulator, passed off as measured: nothing but noise lies between."""
-    own = replace(stored(store)[0], environment={"host": "a"})
-    machine = H200.model_copy(
-        update={"fitted_on": [FittedOn(scenario="simulated", tp=1, arms=["mtp"], concurrency=[2])]}
-    )
-    found = against(own, machine)
-    assert [(row.arm, row.fitted) for row in found.rows] == [("no-mtp", False), ("mtp", True)]
-    assert found.rows[1].accept_length == pytest.approx(2.2, rel=0.1)
-    for which in ("tpot", "ttft"):
-        error = found.error(which)
-        assert error is not None
-        assert error < 0.05
-    assert found.error("tpot", fitted=True) == abs(found.rows[1].tpot_error)
-    assert "| predicted |" in to_markdown(found)
-    with pytest.raises(MtpbenchError, match="is simulated itself"):
-        against(stored(store)[0], H200)
-
-
-def test_injections_are_read_from_the_command_line() -> None:
-    assert parse_injections(["slower_kernel=0.1@a", "slower_kernel=0.1@b", "noise=0.02"]) == {
-        "slower_kernel": Injection(0.1, ("a", "b")),
-        "noise": Injection(0.02),
-    }
-    for wrong in (["slower_kernel"], ["slower_kernel=fast"], ["noise=0.1", "noise=0.2"]):
-        with pytest.raises(MtpbenchError):
-            parse_injections(wrong)
-
-
-def test_the_verb_writes_a_run_and_refuses_what_it_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def call(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["mtpbench", "simulate", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0)
-
-    smoke = str(ROOT / "scenarios" / "h200-smoke.yaml")
-    assert call(smoke, "--store", str(tmp_path), "--arm", "mtp", "--launches", "2", "--format", "json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["headline"].startswith("SIMULATED")
-    assert [line["arm"] for line in document["lines"]] == ["mtp"] * 4
-    assert call(smoke, "--store", str(tmp_path), "--inject", "bad_luck=1") == 2
-    assert "prefill_interference" in capsys.readouterr().err
-    assert call(str(ROOT / "scenarios" / "quickstart.yaml"), "--store", str(tmp_path)) == 2
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
-    small = scenario(launches=3)
-    opened = RunStore.create(tmp_path, small, "version: 1\n", environment(H200, 1, {}, None))
-
-    def interrupt(done: Pass) -> None:
-        if done.record.key.launch == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_run(opened, small, H200, seed=1, injected={}, progress=interrupt)
-    opened.close()
-    run = load_run(opened.path)
-    assert len(run.passes) == 3
-    assert build(run).headline == "SIMULATED, NOT MEASURED. INCOMPLETE: 3 of 6 passes are complete"
