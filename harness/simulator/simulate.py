@@ -169,7 +169,20 @@ class SimulatedLaunch:
             given, asked = draw_lengths(workload, block.input_tokens, draw)
             spread = self._effects.ragged_lengths * draw.uniform(-1, 1)
             out.append(Asked(index, position, max(1, round(given * (1 + spread))), asked, offset))
+        self._check_fits(max(one.input_tokens + one.output_tokens for one in out))
         return out
+
+    def _check_fits(self, longest: int) -> None:
+        """Raises MtpbenchError where the server would refuse the longest request, or let it wait for ever."""
+        serving, asked = self._serving, self._scenario.max_context or 0  # without what is injected
+        for flag, limit, tokens in (
+            ("context-length", serving.padded_context, asked),
+            ("max-total-tokens", serving.max_total_tokens, longest),
+        ):
+            if tokens > limit:
+                raise MtpbenchError(
+                    f"{self._scenario.name}: a request has {tokens} tokens, {flag} is {limit:g}", f"Raise flags.{flag}."
+                )
 
     def _acceptance(self, key: PassKey) -> Acceptance:
         spec = self._settings.speculation

@@ -22,6 +22,7 @@ from harness.simulator.shapes import ModelShape, model_of
 
 PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
 DEFAULT_CONTEXT = 262144  # of Qwen3.5, where the scenario sets none
+_UNLIMITED = 1 << 30
 _LARGEST_GRAPH = 256  # where the scenario sets none: assumed, SGLang derives it from the memory
 _ACTIVATION = 2  # bytes of a bf16 number
 
@@ -51,13 +52,14 @@ class Serving:
         sizes = () if flags.get("disable-cuda-graph") else graph_sizes(settings.speculation is not None, largest)
         missing = effects.missing_graph_bucket or float("inf")
         spec = settings.speculation
+        chunk = int(flags.get("chunked-prefill-size") or hardware.chunked_prefill)
         return cls(
             speculative=spec is not None,
             draft_steps=spec.steps if spec else 0,
             draft_tokens=spec.draft_tokens if spec else 1,
             padded_context=int(flags.get("context-length") or DEFAULT_CONTEXT),
-            chunk=int(flags.get("chunked-prefill-size") or hardware.chunked_prefill),
-            max_running=int(flags.get("max-running-requests") or 1 << 30),
+            chunk=chunk if chunk > 0 else _UNLIMITED,  # SGLang: -1 is one chunk, however long
+            max_running=int(flags.get("max-running-requests") or _UNLIMITED),
             max_total_tokens=float(flags.get("max-total-tokens") or "inf"),
             graphs=tuple(size for size in sizes if size < missing),
         )

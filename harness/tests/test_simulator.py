@@ -414,6 +414,21 @@ def test_random_causes_and_arms_are_refused_with_what_there_is() -> None:
     assert set(CAUSES) == set(Effects.__dataclass_fields__)
 
 
+def test_a_request_that_no_server_could_hold_is_refused() -> None:
+    for flag, value in (("context-length", 8192), ("max-total-tokens", 5000)):
+        server = {**scenario().server.model_dump(), "flags": {"attention-backend": "triton", flag: value}}
+        with pytest.raises(MtpbenchError, match=f"{flag} is {value}"):
+            simulate_run(scenario(server=server), H200)
+
+
+def test_an_open_loop_arrives_whatever_the_server_does() -> None:
+    passes = simulate_run(scenario(arrival={"rates": [20.0], "min_requests": 60}), H200, arms=["mtp"])
+    sends = [r.t_send - passes[0].record.t_start for r in passes[0].requests]
+    assert sends == sorted(sends)
+    assert 60 / sends[-1] == pytest.approx(20.0, rel=0.4)
+    assert all(r.t_send == r.t_scheduled for r in passes[0].requests)
+
+
 def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     text = (
         (MACHINES / "h200.yaml").read_text().replace("layer: 50us", "layer: 50", 1).replace("stream: 1.0", "steam: 1.0")
