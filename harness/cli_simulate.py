@@ -14,7 +14,7 @@ from harness.cli_common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err
 from harness.errors import MtpbenchError
 from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario
-from harness.simulator import against, breakdown
+from harness.simulator import against, against_kernel, breakdown
 from harness.simulator.causes import CAUSES, Injection, check
 from harness.simulator.hardware import Hardware, load_hardware
 from harness.simulator.simulate import AcceptLength, SimulatedPass
@@ -23,6 +23,7 @@ from harness.store import RunStore, StoredRun, load_run
 
 _DEFAULT_MACHINE = {"amd": "mi355x.yaml", "nvidia": "h200.yaml"}
 _MACHINES = Path("scenarios/hardware")
+_BENCHED = "h200.yaml"  # the machine of kernel/results
 
 HELP = """Run a scenario on a simulated machine: what would its table look like, and what if …?
 
@@ -45,6 +46,8 @@ TPOT:
 How far off is it for a run that was measured?
 
     mtpbench simulate --against docs/results/RUN
+
+    mtpbench simulate --against kernel/results/h200-verify.json
 
 """
 _CAUSES = "\n\n".join(f"`{cause.name}=SIZE` (SIZE: {cause.size}): {cause.meaning}." for cause in CAUSES.values())
@@ -75,7 +78,8 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 1,
     store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
     run: Annotated[
-        Path | None, typer.Option("--against", metavar="RUN", help="Print predicted beside measured of a stored run.")
+        Path | None,
+        typer.Option("--against", metavar="RUN", help="Print predicted beside measured: of a run, or a kernel bench."),
     ] = None,
     output: Annotated[str, typer.Option("--format", help="table, markdown or json.")] = "table",
 ) -> None:
@@ -85,6 +89,10 @@ def simulate(
         raise MtpbenchError(
             "give either a scenario file or --against RUN", "mtpbench simulate scenarios/h200-smoke.yaml"
         )
+    if run is not None and run.is_file():
+        machine = load_hardware(hardware or _MACHINES / _BENCHED)
+        show(against_kernel.against_kernel(run, machine), output, against_kernel.to_rich, against_kernel.RENDERERS)
+        return
     if run is not None:
         measured = load_run(run)
         machine = _machine(hardware, measured.scenario, _MACHINES)

@@ -20,6 +20,7 @@ from harness.errors import MtpbenchError
 from harness.pairs import Side
 from harness.report import build
 from harness.simulator.against import against, to_markdown
+from harness.simulator.against_kernel import against_kernel
 from harness.simulator.breakdown import breakdown
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import FittedOn
@@ -92,6 +93,18 @@ def test_predicted_stands_beside_measured_and_says_what_was_fitted(store: Path) 
     assert "| predicted |" in to_markdown(found)
     with pytest.raises(MtpbenchError, match="is simulated itself"):
         against(stored(store)[0], H200)
+
+
+def test_the_attention_model_predicts_the_kernels_own_benchmark(tmp_path: Path) -> None:
+    found = against_kernel(ROOT / "kernel" / "results" / "h200-verify.json", H200)
+    assert len(found.rows) == 30  # three kernels, ten shapes
+    assert found.error < 0.06
+    assert max(abs(row.error) for row in found.rows) < 0.3
+    other = tmp_path / "other.json"
+    for text in ("[]", '{"version": 2, "rows": []}', '{"version": 1, "rows": [{"arm": "ours"}]}', "nothing"):
+        other.write_text(text)
+        with pytest.raises(MtpbenchError):
+            against_kernel(other, H200)
 
 
 def test_injections_are_read_from_the_command_line() -> None:

@@ -120,21 +120,6 @@ def test_a_kernel_without_a_cut_takes_a_wave_more_from_132_workgroups_on() -> No
     assert at(32) - at(16) == pytest.approx(2 * 8192 * 0.132e-6)  # 512 of them: four, not two
 
 
-def test_the_machine_file_of_the_h200_predicts_its_own_kernel_benchmark() -> None:
-    """Rows of kernel/results/h200-verify.json (µs) that nothing was fitted on."""
-    call = Call(4, 16, 1, 256, 262144)
-    for arm, batch, length, measured in (
-        ("in-tree", 16, 8192, 30.9),
-        ("in-tree", 64, 8192, 87.1),
-        ("in-tree", 16, 70000, 172.0),
-        ("generic", 64, 8192, 568.9),
-        ("mtp", 16, 70000, 839.0),
-    ):
-        shape = call if arm != "mtp" else Call(4, 16, 1, 256, length)  # the bench pads to the length
-        found = attention.seconds(H200.kernels[arm], H200, batch, shape, np.full((batch, 1), length))[0]
-        assert found * 1e6 == pytest.approx(measured, rel=0.15), arm
-
-
 def test_only_a_fixed_cut_waits_for_the_longest_sequence() -> None:
     ragged, even = np.array([[1000], [15000]]), np.array([[8000], [8000]])
     call = Call(4, 16, 1, 256, 16384)
