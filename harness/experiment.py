@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from harness.checks import Expectations, findings
+from harness.device_profile import read_traces
 from harness.dialects import DIALECTS, Sampling
-from harness.errors import ServerDiedError, ServerError, ServerWedgedError
+from harness.errors import ServerDiedError, ServerError, ServerWedgedError, StoreError
 from harness.launching import Launch, Launcher, LaunchUi, Options
 from harness.load import LoadJob, LoadResult, Progress, Workers
 from harness.metrics import PassView
@@ -43,6 +45,7 @@ class Ui(LaunchUi, Protocol):
     def pass_starting(self, key: PassKey, requests: int, warmup: bool) -> None: ...
     def pass_progress(self, progress: Progress) -> None: ...
     def pass_done(self, view: PassView) -> None: ...
+    def no_profile(self, key: PassKey, why: str) -> None: ...
 
 
 @dataclass
@@ -101,6 +104,31 @@ class Experiment:
                 warm = await self._load(launch, key, warmup, workers, warmup=True) if warmup.requests else None
                 job = self._job(launch, key, items_of(book, self._blocks[key.level, key.index, False]))
                 await self._measure(launch, key, job, warm, workers)
+            await self._profile(launch, [key for key in plan.passes if key.index == 0], book, workers)
+
+    async def _profile(self, launch: Launch, keys: list[PassKey], book: PromptBook, workers: Workers) -> None:
+        """Traces the device at each load that asks for it, in a burst: all prefills come before the first decode
+        step. Comes last, since a profiler that was on once can slow a process down."""
+        for key in [key for key in keys if self.scenario.profiled(key.level)]:
+            assert self.scenario.profile is not None
+            assert launch.trace_dir is not None
+            self.ui.preparing(f"a profile at {key.level.label}")
+            folder = launch.trace_dir / key.slug
+            if not await launch.engine.start_profile(launch.settings, launch.http, folder, self.scenario.profile.steps):
+                self.ui.no_profile(key, "the server does not trace")
+                return
+            items = items_of(book, self._blocks[key.level, key.index, False])[: key.level.concurrency]
+            await self._load(launch, key, self._job(launch, key, items), workers, warmup=True)
+            try:
+                profile = await asyncio.to_thread(read_traces, folder)
+            except StoreError as error:
+                self.ui.no_profile(key, str(error))
+                continue
+            if profile is None:
+                self.ui.no_profile(key, "its trace shows no CUDA graph of the model")
+            else:
+                self.store.save_profile(key, profile.to_json())
+            shutil.rmtree(folder, ignore_errors=True)  # megabytes; what they say is kept
 
     async def _book(self, launch: Launch) -> PromptBook:
         """Prompts are made once for each tokeniser: arms share a model."""

@@ -88,6 +88,7 @@ class Launch:
     http: ControlClient
     model: str
     record: LaunchRecord
+    trace_dir: Path | None = None
 
     @property
     def settings(self) -> AnySettings:
@@ -160,7 +161,7 @@ class Launcher:
             record = await self._proved(proof, start, server, http)
             asked = getattr(start.settings, "model", None) if server is None else None
             model = asked or await start.engine.identity(http) or "default"
-            yield Launch(plan, start.engine, base_url, server, http, model, record)
+            yield Launch(plan, start.engine, base_url, server, http, model, record, start.context.trace_dir)
 
     async def _proved(
         self, proof: Proof, start: _Start, server: ServerProcess | None, http: ControlClient
@@ -182,6 +183,10 @@ class Launcher:
         number = self._store.server_starts(plan.slug)
         if engine.verify_arm(plan.arm.server):
             context = await asyncio.to_thread(self._with_plugin, plan, context, number, place)
+        if self._scenario.profile:
+            folder = self._store.trace_folder(plan.slug, number).absolute()
+            folder.mkdir(parents=True, exist_ok=True)
+            context = replace(context, trace_dir=folder)
         command = engine.command(plan.arm.server, context)
         if place is not None and command is not None:
             command = place.command(command)

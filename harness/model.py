@@ -188,6 +188,7 @@ class PassRecord:
 
     `t_start` is the moment the first request was allowed to go. `counters` are the server's own, as
     differences over the pass. `client_lag_p99` is how late the load generator's event loop ran, in seconds.
+    `step_profile` was traced after everything was measured, at the same load, and lies in a file of its own.
     """
 
     key: PassKey
@@ -205,6 +206,7 @@ class PassRecord:
     gpu: tuple[GpuSample, ...] = ()
     decode_log: tuple[dict[str, float], ...] = ()
     findings: tuple[Finding, ...] = ()
+    step_profile: dict[str, float] = field(default_factory=dict)  # device seconds a decode step, by part
 
     @property
     def complete(self) -> bool:

@@ -117,6 +117,9 @@ class Arrival(Strict):
     warmup_per_slot: Annotated[int, Field(ge=0, strict=True)] = 1
     """Requests before each pass, for each unit of concurrency, that are not measured."""
 
+    max_warmups: Count | None = None
+    """But at most this many. Default: no limit."""
+
     @model_validator(mode="after")
     def _one_kind(self) -> Arrival:
         if bool(self.concurrency) == bool(self.rates):
@@ -148,7 +151,8 @@ class Arrival(Strict):
         return max(0, self.requests(level) - 2 * level.concurrency + 1)
 
     def warmups(self, level: LoadLevel) -> int:
-        return self.warmup_per_slot * max(1, level.concurrency)
+        asked = self.warmup_per_slot * max(1, level.concurrency)
+        return min(asked, self.max_warmups) if self.max_warmups else asked
 
 
 class OutputCheck(Strict):
@@ -192,6 +196,17 @@ class Accuracy(Strict):
 
     gsm8k: Gsm8k | None = None
     """Grade-school mathematics."""
+
+
+class Profile(Strict):
+    """Once a launch has measured everything, the server's profiler traces decode steps in bursts of their own, so
+    that `explain` knows which kernels a step consists of. It can't disturb what is measured."""
+
+    steps: Annotated[int, Field(ge=4, le=100)] = 16
+    """Decode steps traced at each load."""
+
+    concurrency: list[Count] | None = None
+    """Of `arrival`, those at which to trace. Default: all."""
 
 
 class Objective(Strict):
@@ -283,6 +298,9 @@ class Scenario(Strict):
     passes: Count = 1
     """Sweeps over the levels within a launch."""
 
+    profile: Profile | None = None
+    """Traces of the device, for `explain`."""
+
     objective: Objective = Objective()
     """Service-level objective, for goodput."""
 
@@ -303,6 +321,12 @@ class Scenario(Strict):
         loads = self.arrival.levels()
         lengths = self.workload.input_lengths
         return [replace(load, input_tokens=length) for length in lengths for load in loads] or loads
+
+    def profiled(self, level: LoadLevel) -> bool:
+        """Is the device traced at this level? Open loops have no burst of a fixed size."""
+        if self.profile is None or level.open_loop:
+            return False
+        return self.profile.concurrency is None or level.concurrency in self.profile.concurrency
 
     @property
     def primary_level(self) -> LoadLevel | None:
@@ -364,6 +388,9 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
                     f"a pass at {level.label} has about {expected}: raise requests_per_slot or min_requests",
                 )
             )
+    traced = (scenario.profile and scenario.profile.concurrency) or []
+    if unknown := [str(value) for value in traced if value not in levels]:
+        found.append((("profile", "concurrency"), f"{', '.join(unknown)} is not in `arrival.concurrency`"))
     for arm in scenario.resolved_arms():
         engine = ENGINES[arm.server.engine]
         for key, message in engine.problems(arm.server):
@@ -375,6 +402,8 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
         if scenario.accuracy.gsm8k and not (engine.evaluates and engine.meaningful_output(arm.server)):
             why = "the engine has no evaluator" if not engine.evaluates else "its text is meaningless"
             found.append((("accuracy", "gsm8k"), f"arm {arm.name} can't be evaluated: {why}"))
+        if scenario.profile and not engine.profiles:
+            found.append((("profile",), f"arm {arm.name}: the engine {engine.name} has no profiler of its device"))
         if not engine.multi_gpu and scenario.tp != [1]:
             found.append((("tp",), f"the engine {engine.name} runs at TP1 only: tp: [1]"))
             break

@@ -7,6 +7,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               launches/<launch>-s<n>.evidence/   which verify kernel served it, a file a process
               passes/<pass>.json             one pass
               passes/<pass>.requests.jsonl.gz
+              passes/profiles/<pass>.json    where the device's time went at that load, traced afterwards
               passes/failed/…                passes that did not complete, for diagnosis
               ab.json                        of an A/B run: which arms are which side
               report.html
@@ -22,8 +23,9 @@ import json
 import os
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,6 +137,15 @@ class RunStore:
         self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
         self._write_json(f"{base}.json", record.to_json())
 
+    def trace_folder(self, slug: str, server_start: int) -> Path:
+        """Where the profiler of one server start writes, until it has been read."""
+        return self.path / "launches" / f"{slug}-s{server_start}.trace"
+
+    def save_profile(self, key: PassKey, profile: dict[str, Any]) -> None:
+        """What the device did in a decode step at the load of a pass, traced when all was measured."""
+        (self.path / "passes" / "profiles").mkdir(exist_ok=True)
+        self._write_json(f"passes/profiles/{key.slug}.json", profile)
+
     def launches(self) -> list[LaunchRecord]:
         """Every server start so far, failed ones included."""
         return _launch_records(self.path)
@@ -173,21 +184,21 @@ class RunStore:
 
 def write_atomically(path: Path, content: bytes) -> Path:
     """The file is there whole, or as it was before. Raises StoreError that says what can be done."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         try:
-            with partial.open("wb") as file:
+            with unfinished.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            unfinished.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise _explain(error, path) from error
     return path
@@ -215,7 +226,7 @@ def load_run(path: Path) -> StoredRun:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
     passes = [
         Pass(record, _read_requests(path / "passes" / f"{record.key.slug}.requests.jsonl.gz"))
-        for record in _pass_records(path / "passes")
+        for record in map(partial(_profiled, path), _pass_records(path / "passes"))
     ]
     done = {one.record.key for one in passes}
     launches = _launch_records(path)
@@ -245,6 +256,12 @@ def _scenario(path: Path, stored: Any) -> Scenario:
 
 def _pass_records(folder: Path) -> list[PassRecord]:
     return [_parse(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _profiled(path: Path, record: PassRecord) -> PassRecord:
+    """With what was traced at its load, if anything was."""
+    profile = path / "passes" / "profiles" / f"{record.key.slug}.json"
+    return replace(record, step_profile=dict(_read_json(profile)["parts"])) if profile.is_file() else record
 
 
 def _parse(path: Path) -> PassRecord:

@@ -90,6 +90,9 @@ class TerminalUi:
         for finding in view.source.record.findings:
             self._line(f"         {finding.message}", "red" if finding.invalid else "yellow")
 
+    def no_profile(self, key: PassKey, why: str) -> None:
+        self._line(f"  {key.level.label:>5}  no profile of the device: {why}", "yellow")
+
     def launch_left_out(self, plan: LaunchPlan, failures: int) -> None:
         self._line(f"  {plan.arm.name}, TP{plan.tp}: left out, its first {failures} launches failed", "bold red")
 

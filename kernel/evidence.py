@@ -38,6 +38,7 @@ class Evidence:
         folder: where the file goes; ``None`` keeps the counts in memory only.
         served: calls that the arm's kernel took, ``captured`` in a graph or ``eager``.
         passed: calls handed on to the engine's own path, by reason.
+        draft_extend: calls of draft-extend, which has the same shape: ``served``, or why not.
         batches: batch sizes seen while a graph was captured.
         query_lengths: longest query of the calls served.
         bodies: kernels that served them: on one device the same arm may choose between several.
@@ -49,6 +50,7 @@ class Evidence:
     folder: Path | None = None
     served: Counter[str] = field(default_factory=Counter)
     passed: Counter[str] = field(default_factory=Counter)
+    draft_extend: Counter[str] = field(default_factory=Counter)
     batches: set[int] = field(default_factory=set)
     query_lengths: set[int] = field(default_factory=set)
     bodies: set[str] = field(default_factory=set)
@@ -90,6 +92,12 @@ class Evidence:
                 self.batches.add(batch)
         self._dirty.set()
 
+    def count_draft_extend(self, outcome: str) -> None:
+        """One call of draft-extend: ``served`` by the arm's kernel, or the reason why not."""
+        with self._lock:
+            self.draft_extend[outcome] += 1
+        self._dirty.set()
+
     def to_json(self) -> dict[str, Any]:
         with self._lock:
             return {
@@ -103,6 +111,7 @@ class Evidence:
                 **self.facts,
                 "served": dict(self.served),
                 "passed": dict(self.passed),
+                "draft_extend": dict(self.draft_extend),
                 "captured_batches": sorted(self.batches),
                 "query_lengths": sorted(self.query_lengths),
                 "bodies": sorted(self.bodies),

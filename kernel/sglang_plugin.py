@@ -13,6 +13,11 @@ in-tree    this package's verify kernel        this package's verify kernel
 upstream   what SGLang does by itself          what SGLang does by itself
 =========  ==================================  ====================================
 
+Draft-extend has the same shape, a few query tokens a sequence on a long KV cache, and the arms
+``generic`` and ``in-tree`` serve it too, as SGLang's own MTP kernel does on AMD from 0.5.19 on:
+under the Triton backend it took more of a step than target-verify.  ``MTPBENCH_DRAFT_EXTEND=0``
+leaves it alone, to tell the two effects apart.
+
 Unset, nothing is hooked.  What the gate rejects keeps the path it had and is counted by reason;
 :mod:`kernel.evidence` writes the counts down.  SGLang logs a plug-in's exceptions and serves on,
 which would measure the baseline in the arm's name, so every failure here ends the process.
@@ -44,6 +49,7 @@ MTP_TARGET = f"{MTP_MODULE}.unified_attention_3d_mtp_func"
 AITER_GENERIC = "aiter.ops.triton.attention.unified_attention:unified_attention"
 # Our own reasons, beside the gate's: what only the engine's call shows.
 OTHER_PATH = "other_path"  # the backend never came to the call that we replace
+DRAFT_EXTEND_VARIABLE = "MTPBENCH_DRAFT_EXTEND"
 
 Call = Callable[..., Any]
 
@@ -93,6 +99,7 @@ def engage(arm: str) -> Evidence:
     evidence = Evidence(arm, {"sglang": _version("sglang")}, Path(folder) if folder else None)
     hooks = _aiter_hooks(arm, evidence) if amd else [_triton_hook(arm, evidence)]
     evidence.facts["hooks"] = [hook.target for hook in hooks]
+    evidence.facts["serves_draft_extend"] = _serves_draft_extend(arm)
     for hook in hooks:
         before = _resolve(hook)
         HookRegistry.register(hook.target, hook.around, HookType.AROUND)
@@ -102,6 +109,42 @@ def engage(arm: str) -> Evidence:
     evidence.start()
     print(f"mtpbench: verify arm {arm}, hooks on {', '.join(evidence.facts['hooks'])}", file=sys.stderr)
     return evidence
+
+
+def _serves_draft_extend(arm: str) -> bool:
+    return arm != "upstream" and os.environ.get(DRAFT_EXTEND_VARIABLE, "1") != "0"
+
+
+@dataclass
+class _Served:
+    """A batch of few query tokens a sequence while the backend works on it; ``calls`` of attention seen so far."""
+
+    evidence: Evidence
+    draft_extend: bool
+    sequences: int
+    calls: int = 0
+
+    def count_served(self, query_length: int, captured: bool, body: str) -> None:
+        if self.draft_extend:
+            self.evidence.count_draft_extend("served")
+        else:
+            self.evidence.count_served(self.sequences, query_length, captured, body)
+
+    def count_passed(self, reason: str, captured: bool) -> None:
+        if self.draft_extend:
+            self.evidence.count_draft_extend(reason)
+        else:
+            self.evidence.count_passed(reason, self.sequences, captured)
+
+
+def _few_tokens(evidence: Evidence, batch: Any) -> _Served | None:
+    """Is this batch one that the arm serves?"""
+    mode = batch.forward_mode
+    if mode.is_target_verify():
+        return _Served(evidence, False, len(batch.seq_lens))
+    if _serves_draft_extend(evidence.arm) and mode.is_draft_extend_v2():
+        return _Served(evidence, True, len(batch.seq_lens))
+    return None
 
 
 def _resolve(hook: Hook) -> Any:
@@ -172,24 +215,23 @@ def _triton_hook(arm: str, evidence: Evidence) -> Hook:
         original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
     ) -> Any:
         """The backend writes K and V and looks up its buffers as ever; only its last call is replaced."""
-        if not batch.forward_mode.is_target_verify():
+        served = _few_tokens(evidence, batch)
+        if served is None:
             return original(backend, q, k, v, layer, batch, *args, **kw)
         plain = backend.extend_attention_fwd
-        calls = 0
 
         def extend(*values: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return _extend(serve, evidence, plain, backend, batch, values, named)
+            served.calls += 1
+            return _extend(serve, served, plain, backend, batch, values, named)
 
         backend.extend_attention_fwd = extend
         try:
             result = original(backend, q, k, v, layer, batch, *args, **kw)
         finally:
             backend.extend_attention_fwd = plain
-        if not calls:
+        if not served.calls:
             reason = "upstream" if serve is None else OTHER_PATH
-            evidence.count_passed(reason, len(batch.seq_lens), _seen(evidence, q.device))
+            served.count_passed(reason, _seen(evidence, q.device))
         return result
 
     parameters = ("q", "k", "v", "layer", "forward_batch")
@@ -205,14 +247,14 @@ _EXTEND = (
 
 def _extend(
     serve: Call | None,
-    evidence: Evidence,
+    served: _Served,
     plain: Call,
     backend: Any,
     batch: Any,
     values: tuple[Any, ...],
     named: dict[str, Any],
 ) -> Any:
-    """Stands in for ``extend_attention_fwd`` while a target-verify batch is served."""
+    """Stands in for ``extend_attention_fwd`` while a batch of few query tokens a sequence is served."""
     from kernel.checks import attention_case
     from kernel.gate import reject_reason
 
@@ -220,16 +262,16 @@ def _extend(
         raise PluginError(f"extend_attention_fwd was called with {len(values)} values instead of {len(_EXTEND)}")
     call = dict(zip(_EXTEND, values, strict=True))
     q, k_buffer = call["q"], call["k_buffer"]
-    captured = _seen(evidence, q.device)
-    sequences = call["kv_indptr"].shape[0] - 1
+    captured = _seen(served.evidence, q.device)
+    served.sequences = call["kv_indptr"].shape[0] - 1
     if serve is None:
-        evidence.count_passed("upstream", sequences, captured)
+        served.count_passed("upstream", captured)
         return plain(*values, **named)
     case = attention_case(
         _arch(q.device),
         q,
         k_buffer,
-        batch=sequences,
+        batch=served.sequences,
         max_seqlen_q=call["max_len_extend"],
         max_seqlen_k=backend.max_context_len,
         layout="tokens",
@@ -240,10 +282,11 @@ def _extend(
     )
     reason = reject_reason(case) or _triton_reason(backend, call, named)
     if reason is not None:
-        evidence.count_passed(reason, sequences, captured)
+        served.count_passed(reason, captured)
         return plain(*values, **named)
-    body = "generic_attention" if evidence.arm == "generic" else _body(case.arch, q, k_buffer, call["v_buffer"])
-    evidence.count_served(sequences, case.max_seqlen_q, captured, body)
+    generic = served.evidence.arm == "generic"
+    body = "generic_attention" if generic else _body(case.arch, q, k_buffer, call["v_buffer"])
+    served.count_served(case.max_seqlen_q, captured, body)
     return serve(
         q,
         k_buffer,
@@ -280,37 +323,39 @@ def _triton_reason(backend: Any, call: dict[str, Any], named: dict[str, Any]) ->
 def _aiter_hooks(arm: str, evidence: Evidence) -> list[Hook]:
     from kernel.ops import mtp_verify_attention
 
-    # Calls of attention within the target-verify batch being served; empty outside one. From 0.5.19 on,
-    # draft-extend calls the same functions with as few query tokens, and keeps the path it had.
-    calls: list[int] = []
+    # The batch being served, if there is one. Up to 0.5.18, draft-extend never comes to these functions.
+    serving: list[_Served] = []
 
     def around_extend(
         original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
     ) -> Any:
-        if not batch.forward_mode.is_target_verify():
+        served = _few_tokens(evidence, batch)
+        if served is None:
             return original(backend, q, k, v, layer, batch, *args, **kw)
-        calls.append(0)
+        serving.append(served)
         try:
             return original(backend, q, k, v, layer, batch, *args, **kw)
         finally:
-            if not calls.pop():
+            serving.pop()
+            if not served.calls:
                 reason = "upstream" if arm == "upstream" else OTHER_PATH
-                evidence.count_passed(reason, len(batch.seq_lens), _seen(evidence, q.device))
+                served.count_passed(reason, _seen(evidence, q.device))
 
     def serve(original: Call, call: dict[str, Any], generic: Call) -> Any:
         """One call of attention: `call` as SGLang made it, `generic` what the generic arm takes in its place."""
-        if not calls:
+        if not serving:
             return original(**call)
-        calls[-1] += 1
+        served = serving[-1]
+        served.calls += 1
         captured = _seen(evidence, call["q"].device)
-        sequences = call["seqused_k"].shape[0]
+        served.sequences = call["seqused_k"].shape[0]
         packed = {**call, "k": packed_heads(call["k"]), "v": packed_heads(call["v"])}
         reason = "upstream" if arm == "upstream" else _aiter_reason(packed)
         if reason is not None:
-            evidence.count_passed(reason, sequences, captured)
+            served.count_passed(reason, captured)
             return original(**call)
         body = "aiter" if arm == "generic" else _body(_arch(call["q"].device), packed["q"], packed["k"], packed["v"])
-        evidence.count_served(sequences, call["max_seqlen_q"], captured, body)
+        served.count_served(call["max_seqlen_q"], captured, body)
         return generic(**packed) if arm == "generic" else mtp_verify_attention(**_ours(packed))
 
     def around_unified(original: Call, **call: Any) -> Any:

@@ -47,6 +47,7 @@ class Attach:
     keep_alive = False
     multi_gpu = False
     evaluates = False
+    profiles = False
 
     def problems(self, settings: AttachSettings) -> list[tuple[str, str]]:
         return [("env", "a server that runs already can't be given an environment")] if settings.env else []
@@ -116,6 +117,9 @@ class Attach:
     ) -> tuple[Output, ...]:
         known = _known(settings)
         return await known.answer(settings, http, prompts, output_tokens) if known else ()
+
+    async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:
+        return False
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return []

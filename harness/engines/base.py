@@ -40,6 +40,7 @@ class LaunchContext:
     kernel_cache: Path | None = None  # of this arm alone: what one arm compiles can't reach another
     plugin_dir: Path | None = None  # the verify kernel and its entry point, for engines that take it
     evidence_dir: Path | None = None  # where the server's processes write which kernel served them
+    trace_dir: Path | None = None  # where its profiler writes
     image_python_path: str = ""  # PYTHONPATH that a container image sets by itself
 
 
@@ -50,6 +51,7 @@ class Engine(Protocol, Generic[S]):
     health_path: str
     multi_gpu: bool  # may tp be above 1?
     evaluates: bool  # does an evaluator come with it?
+    profiles: bool  # can it trace its device?
     keep_alive: bool  # may a slot use its connection again? (llama.cpp closes idle ones at any time)
 
     def problems(self, settings: S) -> list[tuple[str, str]]:
@@ -122,6 +124,10 @@ class Engine(Protocol, Generic[S]):
         """Greedy answers to prompts sent at once; empty where the engine can't say which tokens it made."""
         ...
 
+    async def start_profile(self, settings: S, http: ControlClient, folder: Path, steps: int) -> bool:
+        """Traces the next `steps` decode steps into `folder`; False where it can't or doesn't."""
+        ...
+
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         """Decode steps that the server's log reports."""
         ...
@@ -160,14 +166,17 @@ async def ask_text(http: ControlClient, ids: Sequence[int], key: str) -> str:
 
 
 def prometheus_counters(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Samples of a Prometheus page, summed over labels; `names` maps a sample's name to ours."""
+    """Samples of a Prometheus page, summed over labels; `names` maps a sample's name to ours.
+
+    `{label}` in ours keeps a label apart: `device_seconds_{category}` counts each category for itself.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     totals: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name in names:
-                ours = names[sample.name]
+                ours = names[sample.name].format_map(sample.labels)
                 totals[ours] = totals.get(ours, 0.0) + sample.value
     return totals
 

@@ -78,6 +78,7 @@ class LlamaCpp:
     keep_alive = False
     multi_gpu = False
     evaluates = False
+    profiles = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:
         if settings.model != TINY_MODEL and not Path(settings.model).is_file():
@@ -178,6 +179,9 @@ class LlamaCpp:
                 return ()
             answers.append(Output(tuple(answer["tokens"])))
         return tuple(answers)
+
+    async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:
+        return False
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return [

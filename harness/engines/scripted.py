@@ -109,6 +109,7 @@ class Scripted:
     keep_alive = True
     multi_gpu = False
     evaluates = False
+    profiles = False
 
     def problems(self, settings: ScriptedSettings) -> list[tuple[str, str]]:
         return []
@@ -172,6 +173,9 @@ class Scripted:
     ) -> tuple[Output, ...]:
         sglang = isinstance(settings, ScriptedSettings) and settings.api == "sglang"
         return await ask_outputs(http, prompts, output_tokens, settings.request_timeout) if sglang else ()
+
+    async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:
+        return False
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return []

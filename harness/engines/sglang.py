@@ -77,6 +77,8 @@ _COUNTERS = {
     "sglang:generation_tokens_total": "output_tokens",
     "sglang:prompt_tokens_total": "prompt_tokens",
     "sglang:cached_tokens_total": "cached_tokens",
+    # Only with SGLANG_ENABLE_METRICS_DEVICE_TIMER=1: time of the forward passes between two events on the stream.
+    "sglang:forward_execution_seconds_total": "device_seconds_{category}",
 }
 _DECODE = re.compile(r"Decode batch.*?#running-req: (?P<running>\d+)")
 _DECODE_FIELDS = {
@@ -154,6 +156,7 @@ class Sglang:
     keep_alive = True
     multi_gpu = True
     evaluates = True
+    profiles = True
 
     def problems(self, settings: SglangSettings) -> list[tuple[str, str]]:
         found = [
@@ -288,7 +291,7 @@ class Sglang:
             env = {name: str(context.kernel_cache / folder) for name, folder in _KERNEL_CACHES.items()} | env
         command = Command(tuple(argv), env)
         if settings.container:
-            shared = (context.plugin_dir, context.evidence_dir, context.kernel_cache)
+            shared = (context.plugin_dir, context.evidence_dir, context.trace_dir, context.kernel_cache)
             mounts = [f"{path}:{path}" for path in shared if path]
             command = in_container(
                 command, settings.container, settings.gpu_vendor, context.identity, context.gpus, mounts
@@ -350,6 +353,21 @@ class Sglang:
         self, settings: ServerSettings, http: ControlClient, prompts: Sequence[Sequence[int]], output_tokens: int
     ) -> tuple[Output, ...]:
         return await ask_outputs(http, prompts, output_tokens, settings.request_timeout)
+
+    async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:
+        """A trace of decode steps alone: with stages, the profiler ends by itself, however many prefills come first."""
+        reply = await http.post(
+            "/start_profile",
+            {
+                "output_dir": str(folder),
+                "num_steps": steps,
+                "activities": ["GPU"],
+                "profile_by_stage": True,
+                "with_stack": False,
+                "record_shapes": False,
+            },
+        )
+        return reply.ok
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         """`Decode batch` lines: one every 40 decode steps. Throughput there includes interleaved prefill."""

@@ -48,6 +48,7 @@ _TRANSLATOR = "sglang/srt/mem_cache/kv_index_translator.py"
 _AITER = "sglang/srt/layers/attention/aiter_backend.py"
 _MTP = "sglang/kernels/ops/attention/unified_attention_3d_mtp.py"
 _TOKENIZER = "sglang/srt/managers/tokenizer_manager.py"
+_IO = "sglang/srt/managers/io_struct.py"
 _REPORTER = "sglang/srt/managers/scheduler_components/metrics_reporter.py"
 _STATES = ("sglang/srt/managers/scheduler.py", "sglang/srt/managers/scheduler_components/internal_state.py")
 _PROTOCOL = "sglang/srt/entrypoints/openai/protocol.py"
@@ -203,6 +204,7 @@ _TRITON_INSIDE = (
         since="0.5.19",
     ),
     _E("hook: ForwardMode.is_target_verify", _PLUGIN, Signature(_BATCH, "ForwardMode.is_target_verify", ("self",))),
+    _E("hook: ForwardMode.is_draft_extend_v2", _PLUGIN, Signature(_BATCH, "ForwardMode.is_draft_extend_v2", ("self",))),
     _E("hook: fields of ForwardBatch", _PLUGIN, Fields(_BATCH, "ForwardBatch", ("seq_lens", "out_cache_loc"))),
 )
 
@@ -330,6 +332,11 @@ _ENVIRONMENT = (
     _E("variable SGLANG_USE_AITER", _RECIPE, EnvDeclared("SGLANG_USE_AITER", "EnvBool(False)")),
     _E("SGLANG_USE_AITER_UNIFIED_ATTN is read", _RECIPE, EnvRead("SGLANG_USE_AITER_UNIFIED_ATTN", _AITER)),
     _E("variable SGLANG_MAMBA_SSM_DTYPE", _RECIPE, EnvDeclared("SGLANG_MAMBA_SSM_DTYPE", "EnvStr(None)")),
+    _E(
+        "variable SGLANG_ENABLE_METRICS_DEVICE_TIMER",
+        "scenarios/h200-*.yaml",
+        EnvDeclared("SGLANG_ENABLE_METRICS_DEVICE_TIMER", "EnvBool(False)"),
+    ),
     _E("variable SGLANG_SIMULATE_ACC_LEN", _ENGINE, EnvDeclared("SGLANG_SIMULATE_ACC_LEN", "EnvFloat(-1)")),
     _E(
         "simulated acceptance draws floor or ceil by default",
@@ -456,6 +463,7 @@ _METRICS = tuple(
         ("sglang:generation_tokens_total", "Counter", _ENGINE),
         ("sglang:prompt_tokens_total", "Counter", _ENGINE),
         ("sglang:cached_tokens_total", "Counter", _ENGINE),
+        ("sglang:forward_execution_seconds_total", "Counter", _ENGINE),
         ("sglang:spec_accept_length", "Gauge", "docs/metrics.md"),
         ("sglang:spec_accept_rate", "Gauge", "docs/metrics.md"),
     )
@@ -471,6 +479,16 @@ _SERVER = (
     _E("GET /v1/models", _ENGINE, Route("/v1/models", "get")),
     _E("GET /server_info", _ENGINE, Route("/server_info", "get")),
     _E("POST /generate", _DIALECT, Route("/generate", "post")),
+    _E("POST /start_profile", _ENGINE, Route("/start_profile", "post")),
+    _E(
+        "/start_profile traces decode steps",
+        _ENGINE,
+        Fields(
+            _IO,
+            "ProfileReq",
+            ("output_dir", "num_steps", "activities", "profile_by_stage", "with_stack", "record_shapes"),
+        ),
+    ),
     _E("POST /tokenize", _ENGINE, Route("/tokenize", "post")),
     _E("POST /detokenize", _ENGINE, Route("/detokenize", "post")),
     _E("POST /v1/completions", _DIALECT, Route("/v1/completions", "post")),

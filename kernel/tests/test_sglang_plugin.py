@@ -71,6 +71,38 @@ def test_upstream_is_left_alone_and_counted(sglang: ModuleType) -> None:
     assert (dict(evidence.served), dict(evidence.passed)) == ({}, {"upstream": 1})
 
 
+@pytest.mark.parametrize(
+    ("arm", "switch", "outcome"),
+    [
+        ("in-tree", "1", {"served": 1}),
+        ("generic", "1", {"served": 1}),
+        ("in-tree", "0", {}),
+        ("upstream", "1", {}),
+    ],
+)
+def test_draft_extend_is_served_and_counted_apart(
+    sglang: ModuleType, monkeypatch: pytest.MonkeyPatch, arm: str, switch: str, outcome: dict[str, int]
+) -> None:
+    """It has the shape of target-verify: all drafts of a step, causal, on the draft model's own cache."""
+    monkeypatch.setenv("MTPBENCH_DRAFT_EXTEND", switch)
+    evidence = sglang_plugin.engage(arm)
+    backend, batch = sglang.TritonAttnBackend(), sglang.batch(2)
+    batch.forward_mode = sglang.Mode(False, draft_extend=True)
+    out = backend.forward_extend(torch.randn(8, 4096).bfloat16(), None, None, sglang.layer(), batch)
+    assert dict(evidence.draft_extend) == outcome
+    assert backend.plain_calls == (0 if outcome else 1)
+    assert bool(out.any()) == bool(outcome), "the stand-in's own path writes nothing"
+    assert (dict(evidence.served), dict(evidence.passed)) == ({}, {}), "what target-verify did is proved apart"
+
+
+def test_a_rejected_draft_extend_says_why(sglang: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    backend, batch = sglang.TritonAttnBackend(), sglang.batch(2, drafts=5)
+    batch.forward_mode = sglang.Mode(False, draft_extend=True)
+    backend.forward_extend(torch.randn(10, 4096).bfloat16(), None, None, sglang.layer(), batch)
+    assert (dict(evidence.draft_extend), backend.plain_calls) == ({"query_length": 1}, 1)
+
+
 def test_other_modes_pass_by_uncounted(sglang: ModuleType) -> None:
     evidence = sglang_plugin.engage("in-tree")
     backend, batch = sglang.TritonAttnBackend(), sglang.batch(1)
@@ -200,9 +232,13 @@ def aiter_call(problem: Any, **changes: Any) -> dict[str, Any]:
 
 
 def forward(
-    aiter: ModuleType, call: dict[str, Any] | None, verify: bool = True, calls: str = "unified_attention"
+    aiter: ModuleType,
+    call: dict[str, Any] | None,
+    mode: str = "is_target_verify",
+    calls: str = "unified_attention",
 ) -> None:
-    batch = SimpleNamespace(forward_mode=SimpleNamespace(is_target_verify=lambda: verify), seq_lens=[1], calls=calls)
+    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2")}
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(**modes), seq_lens=[1], calls=calls)
     aiter.AiterAttnBackend().forward_extend(torch.zeros(1), None, None, call, batch)
 
 
@@ -232,13 +268,24 @@ def test_aiter_upstream_and_prefill_are_untouched(aiter: ModuleType) -> None:
     assert dict(evidence.passed) == {"upstream": 1}
 
 
-def test_aiter_draft_extend_keeps_its_path_uncounted(aiter: ModuleType) -> None:
-    """From 0.5.19 on it calls the same function with as few query tokens."""
+def test_aiter_draft_extend_is_served_where_it_comes_by(aiter: ModuleType) -> None:
+    """From 0.5.19 on it calls the same function, with 1 to 4 accepted tokens a sequence."""
     evidence = sglang_plugin.engage("in-tree")
-    forward(aiter, aiter_call(make_problem([20], [4])), verify=False)
+    problem = make_problem([20, 9], [2, 4])
+    call = aiter_call(problem)
+    forward(aiter, call, mode="is_draft_extend_v2")
+    assert relative_error(call["out"], expected(problem)) <= MAX_ERROR
+    assert aiter.calls == []
+    assert (dict(evidence.draft_extend), dict(evidence.served)) == ({"served": 1}, {})
+    forward(aiter, None, mode="is_draft_extend_v2")  # up to 0.5.18 it takes another way
+    assert dict(evidence.draft_extend) == {"served": 1, "other_path": 1}
+
+
+def test_aiter_prefill_keeps_its_path_uncounted(aiter: ModuleType) -> None:
+    evidence = sglang_plugin.engage("in-tree")
+    forward(aiter, aiter_call(make_problem([20], [4])), mode="is_extend")
     assert [shape[2] for shape in aiter.calls] == [16]
-    assert not evidence.served
-    assert not evidence.passed
+    assert not evidence.served + evidence.passed + evidence.draft_extend
 
 
 def test_aiter_verify_by_another_path_is_counted(aiter: ModuleType) -> None:

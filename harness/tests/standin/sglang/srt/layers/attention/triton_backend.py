@@ -9,11 +9,15 @@ HEADS, HEAD, DRAFTS, PAGE = 16, 256, 4, 16
 
 
 class Mode:
-    def __init__(self, verify):
+    def __init__(self, verify, draft_extend=False):
         self._verify = verify
+        self._draft_extend = draft_extend
 
     def is_target_verify(self):
         return self._verify
+
+    def is_draft_extend_v2(self):
+        return self._draft_extend
 
 
 class TritonAttnBackend:
