@@ -12,12 +12,13 @@ from rich.text import Text
 from harness import scenario_file
 from harness.cli_common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, out, show
 from harness.errors import MtpbenchError
+from harness.model import Pass
 from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario
 from harness.simulator import against, against_kernel, breakdown
 from harness.simulator.causes import CAUSES, Injection, check
 from harness.simulator.hardware import Hardware, load_hardware
-from harness.simulator.simulate import AcceptLength, SimulatedPass
+from harness.simulator.simulate import AcceptLength
 from harness.simulator.writer import environment, write_run
 from harness.store import RunStore, StoredRun, load_run
 
@@ -110,11 +111,12 @@ def simulate(
     total = loaded.launches * loaded.passes * len(loaded.arms) * len(loaded.tp) * len(loaded.levels())
     try:
         with err.status("") as status:
-            passes: list[SimulatedPass] = []
+            done = 0
 
-            def progress(done: SimulatedPass) -> None:
-                passes.append(done)
-                status.update(f"simulating: {len(passes)} of {total} passes")
+            def progress(_: Pass) -> None:
+                nonlocal done
+                done += 1
+                status.update(f"simulating: {done} of {total} passes")
 
             write_run(opened, loaded, machine, seed=seed, injected=injected, accept_length=accepted, progress=progress)
     except KeyboardInterrupt:
@@ -125,17 +127,17 @@ def simulate(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         opened.close()
-    _show(load_run(opened.path), breakdown.breakdown(passes), output)
+    _show(load_run(opened.path), output)
 
 
-def _show(stored: StoredRun, parts: list[breakdown.Row], output: str) -> None:
+def _show(stored: StoredRun, output: str) -> None:
     report = build(stored)
     show(report, output, to_rich, RENDERERS)
     if output == "table":
-        out.print(breakdown.to_rich(parts))
+        out.print(breakdown.to_rich(breakdown.breakdown(stored.passes)))
         out.print(Text(f"results: {stored.path}"), soft_wrap=True)
     elif output == "markdown":
-        sys.stdout.write(breakdown.to_markdown(parts))
+        sys.stdout.write(breakdown.to_markdown(breakdown.breakdown(stored.passes)))
     if not report.valid:
         raise typer.Exit(EXIT_INVALID)
 

@@ -84,8 +84,15 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[Row]:
         if tpot is None or ttft is None:
             continue
         given = AcceptLength(accepted, 0.0) if accepted else None
-        launch = SimulatedLaunch(run.scenario, hardware, plans[line.arm, line.tp], seed, _QUIET, given)
-        view = PassView.of(launch.run(PassKey(0, line.arm, line.tp, line.level, 0), 100.0).source)
+        served = any(
+            evidence.get("serves_draft_extend")
+            for record in run.launches
+            if (record.arm, record.tp) == (line.arm, line.tp)
+            for evidence in record.evidence
+        )
+        plan = plans[line.arm, line.tp]
+        launch = SimulatedLaunch(run.scenario, hardware, plan, seed, _QUIET, given, serves_draft_extend=served)
+        view = PassView.of(launch.run(PassKey(0, line.arm, line.tp, line.level, 0), 100.0))
         predicted_tpot, predicted_ttft = (distribution(name, view).percentiles[50] for name in ("tpot", "ttft"))
         if predicted_tpot is not None and predicted_ttft is not None:
             yield Row(

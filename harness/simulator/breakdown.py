@@ -16,10 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.metrics import PassView, distribution
-from harness.model import LoadLevel
-from harness.simulator.simulate import SimulatedPass
-from harness.simulator.steps import PARTS
+from harness.model import LoadLevel, Pass
 
+PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
 HEADERS = ("TP", "conc.", "arm", *(part.replace("_", " ") for part in PARTS), "step", "prefill", "TPOT")
 TITLE = "Where the time goes: SIMULATED, ms a decode step; prefill is what a request waits between two steps"
 
@@ -40,16 +39,16 @@ class Row:
         return sum(self.parts.values())
 
 
-def breakdown(passes: Sequence[SimulatedPass]) -> list[Row]:
+def breakdown(passes: Sequence[Pass]) -> list[Row]:
     """One row for each (TP, level, arm), in the order of a report."""
-    groups: dict[tuple[int, LoadLevel, str], list[SimulatedPass]] = {}
+    groups: dict[tuple[int, LoadLevel, str], list[Pass]] = {}
     for one in passes:
-        key = one.source.record.key
+        key = one.record.key
         groups.setdefault((key.tp, key.level, key.arm), []).append(one)
     rows = []
     for (tp, level, arm), group in groups.items():
-        parts = {part: fmean(one.step_profile[part] for one in group) for part in PARTS}
-        views = [PassView.of(one.source) for one in group]
+        parts = {part: fmean(one.record.step_profile[part] for one in group) for part in PARTS}
+        views = [PassView.of(one) for one in group]
         tpot = [value for view in views if (value := distribution("tpot", view).mean) is not None]
         # Without speculation a step is a token.
         steps = [

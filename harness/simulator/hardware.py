@@ -44,6 +44,9 @@ class AttentionKernel(Strict):
     launch: Duration
     """Fixed time of a call, its reduction kernel included."""
 
+    crowding: NotNegative = 0.0
+    """What each further workgroup on the same compute unit adds to everyone's time, as a share of it."""
+
     ragged: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How much of the longest sequence's excess over the mean a call waits for: 0 cuts work evenly."""
 
@@ -67,20 +70,33 @@ class Arms(Strict):
     """Plain decode, and the draft model's decode passes."""
 
     draft_extend: Name
-    """The draft model's pass over the verified tokens."""
+    """The draft model's pass over the verified tokens, unless the plug-in's arm takes it over too."""
 
 
 class Prefill(Strict):
-    """How a prefill chunk runs."""
+    """How a prefill chunk runs: max(device, host's launches) + gap. The result of a chunk is handled once the next one
+    is launched (overlap scheduling)."""
 
     gemm: Share
-    """Share of the matrix rate that its projections and experts reach."""
+    """Share of the matrix rate that its dense products reach, linear attention included."""
+
+    experts: Share
+    """Share of the matrix rate that its experts reach."""
 
     attention: Share
-    """Share of the matrix rate that its attention reaches."""
+    """Share of the matrix rate that attention within the chunk reaches."""
 
-    layer: Duration
-    """Fixed time a layer and chunk."""
+    prefix: Share
+    """Share of the matrix rate that attention to earlier chunks, read from the paged cache, reaches."""
+
+    launch_layer: Duration
+    """Host's time to launch the kernels of a dense layer."""
+
+    launch_expert_layer: Duration
+    """The same of a layer with experts."""
+
+    gap: Duration
+    """Host's time between two chunks in which the device waits."""
 
 
 class AllReduce(Strict):
@@ -93,29 +109,49 @@ class AllReduce(Strict):
     """Rate a rank at which large ones go."""
 
 
-class Host(Strict):
-    """What the scheduler and the client cost. The scheduler's work overlaps the device's."""
+class HostStep(Strict):
+    """What the host does in a decode step. `step` runs beside the device, `gap` does not:
+    the step takes max(step + request x batch, device + gap + gap_request x batch)."""
 
     step: Duration
-    """Scheduler's time a plain decode step: no step is shorter."""
+    """Time that no step is shorter than."""
 
-    speculative_step: Duration
-    """The same with drafts."""
+    request: Duration
+    """What each running request adds to it."""
+
+    gap: Duration
+    """Time in which the device waits for the host whatever happens."""
+
+    gap_request: Duration
+    """What each running request adds to that."""
+
+
+class Host(Strict):
+    """What the scheduler and the client cost."""
+
+    plain: HostStep
+    """Without speculation."""
+
+    speculative: HostStep
+    """With drafts."""
 
     tensor_parallel: Duration
     """What a step takes longer with several ranks, which must agree on each batch."""
-
-    gap: Duration
-    """Time a step in which the device waits for the host whatever happens."""
 
     eager_layer: Duration
     """Time a layer to launch its kernels one by one, where no graph fits the batch."""
 
     arrival: Duration
-    """From the client's send to the scheduler's queue: HTTP, tokens read, handed over."""
+    """From the client's send to the scheduler's queue."""
+
+    arrival_token: Duration
+    """What each token of the prompt adds to that: read, checked, handed over."""
 
     delivery: Duration
     """From a step's end to the client."""
+
+    delivery_request: Duration
+    """What each request before it in the batch adds to that: streams are written one after the other."""
 
     turnaround: Duration
     """From a client's last token to its next request."""
@@ -178,7 +214,10 @@ class Hardware(Strict):
     """Dense matrix rate, by the type of the weights."""
 
     weight_stream: Share
-    """Share of the memory bandwidth at which a decode step's weights flow."""
+    """Share of the memory bandwidth at which a decode step's dense weights flow."""
+
+    expert_stream: Share
+    """The same of its experts' weights, which one large kernel reads."""
 
     decode_gemm: Share
     """Share of the matrix rate that a decode step's products reach at best."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from harness import __version__
 from harness.checks import SIMULATED
-from harness.model import LaunchRecord
+from harness.model import LaunchRecord, Pass
 from harness.plan import LaunchPlan, plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
-from harness.simulator.simulate import AcceptLength, SimulatedPass, simulate_passes
+from harness.simulator.simulate import AcceptLength, simulate_passes
 from harness.store import RunStore, utc_now
 
 
@@ -44,17 +44,17 @@ def write_run(
     seed: int,
     injected: Mapping[str, Injection],
     accept_length: AcceptLength | None = None,
-    progress: Callable[[SimulatedPass], None] = lambda _: None,
+    progress: Callable[[Pass], None] = lambda _: None,
 ) -> None:
     """Simulates a scenario and saves each launch and pass as it is done."""
     plans = {plan.slug: plan for plan in plan_launches(scenario)}
     written = set()
     for done in simulate_passes(scenario, hardware, seed, injected, accept_length=accept_length):
-        slug = done.source.record.key.launch_slug
+        slug = done.record.key.launch_slug
         if slug not in written:
             store.save_launch(launch_record(plans[slug], hardware))
             written.add(slug)
-        store.save_pass(done.source.record, done.source.requests)
+        store.save_pass(done.record, done.requests)
         progress(done)
 
 

@@ -17,15 +17,15 @@ from harness.cli import main
 from harness.cli_import import list_runs
 from harness.cli_simulate import parse_injections
 from harness.errors import MtpbenchError
+from harness.model import Pass
 from harness.pairs import Side
 from harness.report import build
 from harness.simulator.against import against, to_markdown
 from harness.simulator.against_kernel import against_kernel
-from harness.simulator.breakdown import breakdown
+from harness.simulator.breakdown import PARTS, breakdown
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import FittedOn
-from harness.simulator.simulate import SimulatedPass, simulate_passes
-from harness.simulator.steps import PARTS
+from harness.simulator.simulate import simulate_run
 from harness.simulator.writer import environment, write_run
 from harness.store import RunStore, StoredRun, load_run
 from harness.verdict import Verdict, compare
@@ -141,8 +141,8 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     small = scenario(launches=3)
     opened = RunStore.create(tmp_path, small, "version: 1\n", environment(H200, 1, {}, None))
 
-    def interrupt(done: SimulatedPass) -> None:
-        if done.source.record.key.launch == 1:
+    def interrupt(done: Pass) -> None:
+        if done.record.key.launch == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -154,14 +154,20 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
 
 
 def test_the_breakdown_shows_how_long_requests_wait_for_each_others_prefill() -> None:
-    """Four requests in lockstep: two wait for the last two prefills or for the last, two for none; all but the last
-    for the scheduler as well. So (3 prefills + 3 scheduler steps) / 4 over the 63 steps of each."""
+    """Four requests in lockstep, prefilled one after the other, W apart. The first three get their token when the next
+    prefill is launched (its gap before W is over), the last one S after its prefill, when the first step begins. So
+    they wait 2 W + S + gap, W + S + gap, S + gap and 0, and the streams of a step are written one after the other.
+    Ten rounds count, and of the eleventh the first request, with whose end the steady state ends."""
     small = scenario(arrival={"concurrency": [1, 4], "requests_per_slot": 12})
-    rows = breakdown(list(simulate_passes(small, still(H200), injected={"noise": Injection(0.0)})))
+    rows = breakdown(simulate_run(small, still(H200), injected={"noise": Injection(0.0)}))
     assert [(row.level.load, row.arm) for row in rows] == [("1", "no-mtp"), ("1", "mtp"), ("4", "no-mtp"), ("4", "mtp")]
     alone, _, four, _ = rows
-    prefill = step_model(small, "no-mtp", still(H200)).prefill([(8192, 0)])
-    assert four.prefill == pytest.approx(3 * (prefill + H200.host.step) / 4 / 63, rel=0.01)
+    model = step_model(small, "no-mtp", still(H200))
+    gap, host = H200.prefill.gap, H200.host
+    apart = max(model.prefill([(8192, 0)]), model.prefill_launch()) + gap
+    waits = 3 * apart + 3 * (host.plain.step + gap) + (0 + 1 + 2 + 3) * host.delivery_request
+    first = 2 * apart + host.plain.step + gap
+    assert four.prefill == pytest.approx((10 * waits + first) / 41 / 63, rel=0.01)
     assert alone.prefill < 1e-3 * alone.step
     assert four.tpot == pytest.approx(four.step + four.prefill)  # no speculation: a step is a token
     assert set(four.parts) == set(PARTS)
