@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Container images often forbid byte code: then each process of a run compiles anew all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test lint clean
 .DELETE_ON_ERROR:
 
@@ -10,7 +13,7 @@ demo: .venv/.demo
 	$(BIN)/mtpbench run scenarios/quickstart.yaml
 
 test: .venv/.test lint
-	$(BIN)/python -m pytest -q -n 2 -m "not serial"
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not serial"
 	$(BIN)/python -m pytest -q -m serial
 
 lint: .venv/.test

@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 from harness import ab as orchestration
-from harness import scenario_file, verdict_report
+from harness import import_compare, scenario_file, verdict_report
 from harness.checkout import HERE, REF_HELP, Origin, checked, places, resolve
 from harness.cli_common import (
     EXIT_INTERRUPTED,
@@ -132,14 +132,23 @@ def compare(
     ledger: LedgerFile = Path(FILE),
     output: Format = "table",
 ) -> None:
-    """The same for what is stored: two runs, several on each side of the word vs, or one A/B run."""
+    """The same for what is stored: two runs, several on each side of the word vs, or one A/B run.
+
+    Imported results of one tool are compared with each other, under that tool's names (--metric p99_tpot_ms).
+    """
     check_format(output, verdict_report.RENDERERS)
     session = load_session(Path(runs[0])) if len(runs) == 1 and (Path(runs[0]) / AB_FILE).is_file() else None
     if session is not None:
         base, head = sides(load_run(Path(runs[0])), session)
         allowed, plan, metrics = (*session.allowed, *(allow or ())), session.plan, tuple(metric or session.metrics)
     else:
-        base, head = _split(runs)
+        words = _split(runs)
+        imported = import_compare.imported_sides(*words)
+        if imported is not None:
+            result = import_compare.compare_imported(*imported, tuple(metric or ()), tuple(allow or ()))
+            show(result, output, import_compare.to_rich, import_compare.RENDERERS)
+            raise typer.Exit(result.exit_code)
+        base, head = _sides_of(*words)
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
     known = stored_floors(store, str(head.runs[0].environment.get("host")), head.scenario.name)
     comparison = compare_sides(
@@ -327,7 +336,7 @@ def _show(comparison: Comparison, output: str) -> None:
         raise typer.Exit(comparison.exit_code)
 
 
-def _split(runs: Sequence[str]) -> tuple[Side, Side]:
+def _split(runs: Sequence[str]) -> tuple[list[str], list[str]]:
     """`BASE HEAD`, or `BASE… vs HEAD…`."""
     words = list(runs)
     if words.count("vs") == 1:
@@ -341,4 +350,8 @@ def _split(runs: Sequence[str]) -> tuple[Side, Side]:
         )
     if not head:
         raise MtpbenchError("no runs after vs", "mtpbench compare runs/A vs runs/B")
+    return base, head
+
+
+def _sides_of(base: Sequence[str], head: Sequence[str]) -> tuple[Side, Side]:
     return one_label(runs_of(base, " ".join(base) or "nothing"), runs_of(head, " ".join(head)))

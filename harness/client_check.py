@@ -17,7 +17,8 @@ from harness.client import ControlClient
 from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines.base import LaunchContext
 from harness.engines.process import server_process
-from harness.engines.scripted import Scripted, ScriptedSettings
+from harness.engines.script import ScriptedSettings
+from harness.engines.scripted import Scripted
 from harness.load import LoadJob, Workers
 from harness.metrics import tpot, ttft
 from harness.model import LoadLevel, RequestRecord

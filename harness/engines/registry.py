@@ -9,7 +9,8 @@ from pydantic import Field
 from harness.engines.attach import Attach, AttachSettings
 from harness.engines.base import Engine
 from harness.engines.llamacpp import LlamaCpp, LlamaCppSettings
-from harness.engines.scripted import Scripted, ScriptedSettings
+from harness.engines.script import ScriptedSettings
+from harness.engines.scripted import Scripted
 from harness.engines.sglang import Sglang, SglangSettings
 
 ENGINES: dict[str, Engine[Any]] = {

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from harness.engines.scripted import Fault, ScriptedSettings
+from harness.engines.script import Fault, ScriptedSettings
 
 # With characters of two and three bytes, and U+2028, at which `str.splitlines` would break.
 _WORDS = (
@@ -328,6 +328,8 @@ def main() -> None:
         http=StampedProtocol,
         log_level="warning",
         access_log=False,
+        ws="none",
+        lifespan="off",
         timeout_graceful_shutdown=1,
     )
 

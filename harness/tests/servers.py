@@ -10,7 +10,8 @@ from pathlib import Path
 from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines.base import LaunchContext
 from harness.engines.process import server_process
-from harness.engines.scripted import Scripted, ScriptedSettings
+from harness.engines.script import ScriptedSettings
+from harness.engines.scripted import Scripted
 from harness.load import LoadJob, LoadResult, Workers
 from harness.records import PlannedRequest
 from harness.server import ServerProcess, free_port

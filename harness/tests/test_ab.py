@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import mtpbench, start, write
 
 from harness.ab import BASE, HEAD, evaluate, save, scenario_of, session_of
 from harness.checkout import resolve
@@ -49,20 +50,6 @@ arrival: {concurrency: [1]}
 EMBEDDED = Path(__file__).parents[2] / "scenarios" / "ab-handicap.yaml"
 
 
-def command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "harness", *map(str, args)]
-
-
-def mtpbench(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), cwd=cwd, capture_output=True, text=True, timeout=110, env={**os.environ})
-
-
-def write(folder: Path, text: str = SCENARIO) -> Path:
-    path = folder / "scenario.yaml"
-    path.write_text(text)
-    return path
-
-
 def ab_run(folder: Path) -> Path:
     [path] = [p.parent for p in folder.glob(f"runs/*/{AB_FILE}")]
     return path
@@ -70,11 +57,9 @@ def ab_run(folder: Path) -> Path:
 
 def test_two_arms_interrupted_and_resumed(tmp_path: Path) -> None:
     """A slower arm FAILs at the first look; Ctrl-C before it loses nothing; the stored A/B says the same again."""
-    write(tmp_path)
+    write(tmp_path, SCENARIO)
     asked = ("ab", "scenario.yaml", "--base", "arm:plain", "--head", "arm:slow", "--pairs", 4, "--first", 3)
-    running = subprocess.Popen(
-        command(*asked), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    running = start(*asked, cwd=tmp_path)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("runs/*/passes/*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -135,8 +120,9 @@ def test_two_git_refs_run_two_checkouts(tmp_path: Path, repository: Path) -> Non
     """Servers of each side come from its own worktree, which is gone afterwards."""
     write(repository, SCENARIO.replace("  slow: {step: 20ms}\n", ""))
     env = {**os.environ, "PYTHONPATH": str(repository)}
+    asked = ("ab", "scenario.yaml", "--base", "main~1", "--head", "main", "--pairs", "2", "--format", "json")
     done = subprocess.run(
-        command("ab", "scenario.yaml", "--base", "main~1", "--head", "main", "--pairs", 2, "--format", "json"),
+        [sys.executable, "-m", "harness", *asked],
         cwd=repository, capture_output=True, text=True, timeout=100, env=env,
     )  # fmt: skip
     assert done.returncode in (0, 3), done.stdout + done.stderr
@@ -179,18 +165,9 @@ def test_two_git_refs_run_two_checkouts(tmp_path: Path, repository: Path) -> Non
         (["trend", "--today", "soon"], "'soon' is no day"),
     ],
 )
-def test_wrong_calls_say_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str], said: str
-) -> None:
-    from harness.cli import main
-
-    write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["mtpbench", *args])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
+def test_wrong_calls_say_what_to_do(tmp_path: Path, args: list[str], said: str) -> None:
+    write(tmp_path, SCENARIO)
+    error = mtpbench(*args, cwd=tmp_path, check=2).stderr
     assert said in error
     assert "next:" in error
     assert not list(tmp_path.glob("runs/*"))

@@ -22,7 +22,7 @@ from harness.engines.base import prometheus_counters
 from harness.engines.llamacpp import LlamaCppSettings
 from harness.engines.process import server_process
 from harness.engines.registry import ENGINES
-from harness.engines.scripted import ScriptedSettings
+from harness.engines.script import ScriptedSettings
 from harness.engines.sglang import Sglang, SglangSettings, SglangSpeculation, mean_accept_length
 from harness.engines.tiny_qwen35 import KINDS, config
 from harness.errors import WorkloadError

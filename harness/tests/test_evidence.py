@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run import mtpbench, only_run
+from commands import run as run_scenario
 
 from harness.evidence import check_evidence, read_evidence
 from harness.plugin import plugin_folder, python_path
-from harness.store import StoredRun, load_run
+from harness.store import StoredRun
 from kernel.source import source_hash
 
 STANDIN = Path(__file__).parent / "standin"
@@ -109,11 +109,9 @@ arrival: {{concurrency: [2], requests_per_slot: 4, min_requests: 8}}
 {more}"""
 
 
-def run(folder: Path, text: str, check: int) -> tuple[StoredRun, str]:
-    path = folder / "scenario.yaml"
-    path.write_text(text)
-    done = mtpbench("run", "--no-page", path, cwd=folder, check=check, XDG_CACHE_HOME=str(folder / "cache"))
-    return load_run(only_run(folder)), " ".join((done.stdout + done.stderr).split())
+def run(folder: Path, text: str, check: int, **env: str) -> tuple[StoredRun, str]:
+    stored, output = run_scenario(folder, text, check=check, XDG_CACHE_HOME=str(folder / "cache"), **env)
+    return stored, " ".join(output.split())
 
 
 def test_an_engaged_arm_is_measured_and_its_evidence_is_stored(tmp_path: Path) -> None:
@@ -177,13 +175,11 @@ def test_without_its_entry_point_the_plugin_leaves_no_evidence(tmp_path: Path, d
 def test_gsm8k_is_asked_before_measuring(tmp_path: Path) -> None:
     """Once an arm, and the answer holds for its other launches."""
     arms = "  good: {speculation: null}\n  bad: {speculation: null, env: {STANDIN_ACCURACY: '0.31'}}\n"
-    path = tmp_path / "scenario.yaml"
-    path.write_text(scenario(arms, more="accuracy: {gsm8k: {least: 0.9, questions: 5}}\nlaunches: 2\n"))
-    done = mtpbench("run", "--no-page", path, cwd=tmp_path, check=2, STANDIN_COUNT=str(tmp_path / "count"))
-    stored = load_run(only_run(tmp_path))
+    text = scenario(arms, more="accuracy: {gsm8k: {least: 0.9, questions: 5}}\nlaunches: 2\n")
+    stored, output = run(tmp_path, text, 2, STANDIN_COUNT=str(tmp_path / "count"))
     assert {p.record.key.arm for p in stored.passes} == {"good"}
     assert [(launch.arm, launch.accuracy) for launch in stored.launches] == [
         ("bad", 0.31), ("good", 0.95), ("bad", 0.31), ("good", 0.95)
     ]  # fmt: skip
     assert (tmp_path / "count").read_text() == "xx"
-    assert "GSM8K accuracy 0.310 is below 0.9" in " ".join((done.stdout + done.stderr).split())
+    assert "GSM8K accuracy 0.310 is below 0.9" in output

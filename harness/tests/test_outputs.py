@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_run import run
+from commands import run
 
 from harness.engines.base import read_output
 from harness.model import Finding, Output
@@ -18,6 +18,10 @@ from harness.scenario import OutputCheck
 from kernel import ops
 from kernel.config import Arch
 from kernel.reference import reference_attention
+from kernel.tests.interpreter import quicken
+
+if not torch.cuda.is_available():
+    quicken()
 
 CHECK = OutputCheck()
 

@@ -17,7 +17,7 @@ import pytest
 from servers import ENGINE, launch_context, scripted, server
 
 from harness.engines.command import Command
-from harness.engines.scripted import ScriptedSettings
+from harness.engines.script import ScriptedSettings
 from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
 from harness.server import ServerProcess, check_wedged, free_port, harmless, harmless_command
 

@@ -12,6 +12,9 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from kernel.tests.interpreter import quicken
+
+    quicken()
 
 _compilers: dict[str, subprocess.Popen[str]] = {}
 
