@@ -119,11 +119,8 @@ def seconds(kernel: AttentionKernel, hardware: Hardware, batch: int, call: Call,
         cut = segments(kernel.segments, batch, call, hardware.compute_units)
         live, piece = live_segments(kernel.segments, cut, lengths)
         groups = -(-call.query_tokens // kernel.query_tokens) * -(-call.heads_per_kv // kernel.heads)
-        workgroups = live.sum(axis=0) * groups * call.kv_heads
-        waves = np.ceil(workgroups / slots)
-        side_by_side = np.minimum(np.ceil(workgroups / hardware.compute_units), kernel.workgroups_per_cu)
-        per_key = kernel.per_key * (1 + kernel.crowding * (side_by_side - 1))
-        walk = per_key * (piece.max(axis=0) + (waves - 1) * piece.sum(axis=0) / lengths.shape[0])
+        waves = np.ceil(live.sum(axis=0) * groups * call.kv_heads / slots)
+        walk = kernel.per_key * (piece.max(axis=0) + (waves - 1) * piece.sum(axis=0) / lengths.shape[0])
     stall = kernel.ragged * stream * (longest / mean - 1)
     traffic = segment_traffic(kernel, hardware, batch, call, lengths) / hardware.bandwidth
     return np.asarray(kernel.launch + np.maximum(walk, stream + stall) + traffic)

@@ -44,9 +44,6 @@ class AttentionKernel(Strict):
     launch: Duration
     """Fixed time of a call, its reduction kernel included."""
 
-    crowding: NotNegative = 0.0
-    """What each further workgroup on the same compute unit adds to everyone's time, as a share of it."""
-
     ragged: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How much of the longest sequence's excess over the mean a call waits for: 0 cuts work evenly."""
 

@@ -115,11 +115,11 @@ def test_a_kernel_without_a_cut_takes_longer_with_each_wave_of_workgroups() -> N
     def at(batch: int) -> float:
         return float(attention.seconds(kernel, H200, batch, call, np.full((batch, 1), 8192))[0])
 
-    alone = 8192 * 0.117e-6
-    assert at(8) == pytest.approx(10e-6 + alone)  # 128 workgroups on 132 units: one each
-    assert at(9) == pytest.approx(10e-6 + 1.77 * alone)  # 144: some units have two, which slow each other down
-    assert at(16) == at(9)  # 256 of 264 places
-    assert at(17) == pytest.approx(10e-6 + 2 * 1.77 * alone)  # 272: a second wave
+    wave = 8192 * 0.121e-6
+    assert at(8) == pytest.approx(10e-6 + wave)  # 128 workgroups on 132 units
+    assert at(9) == pytest.approx(10e-6 + 2 * wave)  # 144
+    assert at(16) == at(9)  # 256 of 264 places in two waves
+    assert at(32) == pytest.approx(10e-6 + 4 * wave)  # 512
 
 
 def test_only_a_fixed_cut_waits_for_the_longest_sequence() -> None:
