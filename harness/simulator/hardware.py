@@ -225,6 +225,9 @@ class Hardware(Strict):
     token: Duration
     """What each token of the batch adds to that."""
 
+    draft_pass: Duration
+    """What a pass of the draft model takes beyond a layer and the head: sampling, embedding, projection."""
+
     prefill: Prefill
     """Prefill."""
 

@@ -114,6 +114,11 @@ class SimulatedLaunch:
         self._spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
         self._own_speed = float(np.exp(self._draw("launch").normal(0.0, self._spread)))
 
+    @property
+    def chunk(self) -> int:
+        """Tokens of a prefill chunk, at most."""
+        return self._serving.chunk
+
     def run(self, key: PassKey, start: float) -> Pass:
         """One pass, beginning at `start` of the virtual clock."""
         level, scenario = key.level, self._scenario

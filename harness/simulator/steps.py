@@ -184,7 +184,8 @@ class StepModel:
 
     def _draft_fixed(self, passes: _Passes, padded: int) -> float:
         tokens = padded * passes.query_tokens
-        return passes.times * (self._gemm(tokens, 1, 0) + self._all_reduce(tokens, 1) + self._small(tokens, 1))
+        layer = self._gemm(tokens, 1, 0) + self._all_reduce(tokens, 1) + self._small(tokens, 1)
+        return passes.times * (layer + self.hardware.draft_pass)
 
     def _fix(self, padded: int) -> _Fixed:
         shape, tokens = self.shape, padded * self.serving.draft_tokens
