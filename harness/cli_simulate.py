@@ -78,26 +78,24 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 1,
     store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
-    run: Annotated[
-        Path | None,
-        typer.Option("--against", metavar="RUN", help="Print predicted beside measured: of a run, or a kernel bench."),
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Print predicted beside measured: of a run, or a kernel bench; may be repeated.",
+        ),
     ] = None,
     output: Annotated[str, typer.Option("--format", help="table, markdown or json.")] = "table",
 ) -> None:
     """See HELP."""
     check_format(output, RENDERERS)
-    if (scenario is None) == (run is None):
+    if (scenario is None) == (not runs):
         raise MtpbenchError(
             "give either a scenario file or --against RUN", "mtpbench simulate scenarios/h200-smoke.yaml"
         )
-    if run is not None and run.is_file():
-        machine = load_hardware(hardware or _MACHINES / _BENCHED)
-        show(against_kernel.against_kernel(run, machine), output, against_kernel.to_rich, against_kernel.RENDERERS)
-        return
-    if run is not None:
-        measured = load_run(run)
-        machine = _machine(hardware, measured.scenario, _MACHINES)
-        show(against.against(measured, machine, seed), output, against.to_rich, against.RENDERERS)
+    if runs:
+        _against(runs, hardware, seed, output)
         return
     assert scenario is not None, "checked above"
     loaded = _chosen(scenario_file.load(scenario), arm or [], launches)
@@ -128,6 +126,23 @@ def simulate(
     finally:
         opened.close()
     _show(load_run(opened.path), output)
+
+
+def _against(runs: list[Path], hardware: Path | None, seed: int, output: str) -> None:
+    """Predicted beside measured, of each run; of several all lines together at the end."""
+    if len(runs) > 1 and output == "json":
+        raise MtpbenchError("--format json shows one run", "Give one --against.")
+    found = []
+    for run in runs:
+        if run.is_file():
+            machine = load_hardware(hardware or _MACHINES / _BENCHED)
+            show(against_kernel.against_kernel(run, machine), output, against_kernel.to_rich, against_kernel.RENDERERS)
+            continue
+        measured = load_run(run)
+        found.append(against.against(measured, _machine(hardware, measured.scenario, _MACHINES), seed))
+        show(found[-1], output, against.to_rich, against.RENDERERS)
+    if len(found) > 1:
+        out.print(Text(against.together(found), style="bold"), soft_wrap=True)
 
 
 def _show(stored: StoredRun, output: str) -> None:

@@ -201,6 +201,13 @@ def _sentence(result: Against) -> str:
     return "; ".join(parts) + "."
 
 
+def together(results: Sequence[Against]) -> str:
+    """All lines of several runs as one, in a sentence."""
+    whole = Against("", results[0].machine, tuple(row for one in results for row in one.rows))
+    predicted = sum(not row.fitted for row in whole.rows)
+    return f"{len(results)} runs, {len(whole.rows)} lines, {predicted} predicted: {_sentence(whole)}"
+
+
 def to_rich(result: Against) -> RenderableType:
     """For the terminal."""
     title = Text(f"{result.run} against a SIMULATED {result.machine}")
