@@ -16,7 +16,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.checks import SIMULATED
 from harness.errors import MtpbenchError
 from harness.metrics import PassView, distribution
 from harness.model import LoadLevel, Pass, PassKey
@@ -29,7 +28,6 @@ from harness.summary import Line, summarise
 
 TARGET = 0.10  # of the median absolute error of TPOT
 _DEVICE = "device_seconds_"
-_SIMULATED = SIMULATED.code
 _QUIET = {"noise": Injection(0.0)}
 
 
@@ -165,8 +163,7 @@ def device_seconds(one: Pass, chunk: int) -> dict[str, float]:
     """
     counters, prompts = one.record.counters, [r.prompt_tokens or r.input_tokens_asked for r in one.requests]
     chunks = sum(-(-tokens // chunk) for tokens in prompts)
-    passes = counters.get("cuda_graph_passes", 0.0)
-    steps = passes if _SIMULATED in {finding.code for finding in one.record.findings} else passes - chunks
+    steps = counters.get("cuda_graph_passes", 0.0) - chunks
     out = {}
     for name, seconds in counters.items():
         forward = name.removeprefix(_DEVICE)

@@ -62,7 +62,6 @@ class Served:
     end: float
     seconds: dict[str, float]
     steps: int
-    eager_steps: int
     verify_calls: int
     prefill_batches: int
     decode_log: tuple[dict[str, float], ...]
@@ -102,7 +101,7 @@ class Server:
         self._done: list[_Request] = []
         self._blocks: list[_Block] = []
         self._last_step = float("inf")
-        self._steps = self._eager = self._verify_calls = self._prefills = 0
+        self._steps = self._verify_calls = self._prefills = 0
         self._seconds = dict.fromkeys((*STEP_PARTS, "prefill", "stall"), 0.0)
 
     def run(self, requests: Sequence[Asked], slots: int, open_loop: bool) -> Served:
@@ -218,7 +217,6 @@ class Server:
         tokens = np.diff(totals[:, : count + 1], axis=1).sum(axis=0)
         self._blocks.append(_Block(batch, ends, tokens, len(self._waiting), eager))
         self._steps += count
-        self._eager += count * eager
         self._verify_calls += count * batch * self._model.serving.speculative
         self._last_step = (float(ends[-1]) - self._clock) / count
         self._clock = float(ends[-1])
@@ -247,7 +245,6 @@ class Server:
             end=max(record.t_end for record in records),
             seconds=self._seconds,
             steps=self._steps,
-            eager_steps=self._eager,
             verify_calls=self._verify_calls,
             prefill_batches=self._prefills,
             decode_log=self._decode_log(),

@@ -103,8 +103,7 @@ class SimulatedLaunch:
         self._scenario, self._hardware, self._plan, self._seed = scenario, hardware, plan, seed
         self._settings = _sglang(scenario, plan, hardware)
         self._effects = effects_in(plan.arm.name, injected)
-        slots, context = scenario.max_slots, scenario.max_context or 0
-        self._serving = Serving.of(self._settings, hardware, slots, context, self._effects)
+        self._serving = serving_of(scenario, plan, hardware, injected)
         self._model = StepModel(
             hardware, self._settings, self._serving, plan.tp, self._effects, serves_draft_extend=serves_draft_extend
         )
@@ -211,6 +210,14 @@ class SimulatedLaunch:
         )
 
 
+def serving_of(
+    scenario: Scenario, plan: LaunchPlan, hardware: Hardware, injected: Mapping[str, Injection] = {}
+) -> Serving:
+    """The settings of a launch, as far as the simulator needs them."""
+    settings, effects = _sglang(scenario, plan, hardware), effects_in(plan.arm.name, injected)
+    return Serving.of(settings, hardware, scenario.max_slots, scenario.max_context or 0, effects)
+
+
 def _sglang(scenario: Scenario, plan: LaunchPlan, hardware: Hardware) -> SglangSettings:
     settings = plan.arm.server
     if not isinstance(settings, SglangSettings):
@@ -237,7 +244,7 @@ def _counters(served: Served, speculative: bool) -> dict[str, float]:
     seconds = served.seconds
     target = sum(seconds[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
     counters = {
-        "cuda_graph_passes": float(served.steps - served.eager_steps),
+        "cuda_graph_passes": float(served.steps + served.prefill_batches),  # SGLang counts those without a graph too
         "prompt_tokens": float(sum(r.input_tokens_asked for r in served.records)),
         "output_tokens": float(sum(r.tokens for r in served.records)),
         "cached_tokens": 0.0,
