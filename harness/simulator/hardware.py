@@ -276,17 +276,23 @@ def load_hardware(path: Path) -> Hardware:
     """Reads a machine file. Raises ScenarioError with file, line and key of everything that is wrong."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ScenarioError([Problem(str(path), 0, "", f"larger than {MAX_BYTES} bytes: not a machine file")])
+            raise _wrong([Problem(str(path), 0, "", f"larger than {MAX_BYTES} bytes: not a machine file")])
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError([Problem(str(path), 0, "", f"can't be read: {error}")]) from error
+        raise _wrong([Problem(str(path), 0, "", f"can't be read: {error}")]) from error
     value, lines = read_yaml(text, str(path))
     if not isinstance(value, dict):
-        raise ScenarioError([Problem(str(path), 1, "", "a machine file is a mapping of keys")])
+        raise _wrong([Problem(str(path), 1, "", "a machine file is a mapping of keys")])
     try:
         return Hardware.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
-        raise ScenarioError(problems_of(error, str(path), lines, _fields_at)) from error
+        raise _wrong(problems_of(error, str(path), lines, _fields_at)) from error
+
+
+def _wrong(problems: list[Problem]) -> ScenarioError:
+    error = ScenarioError(problems)
+    error.hint = "Machine files lie in scenarios/hardware; --hardware FILE names one."
+    return error
 
 
 def _fields_at(path: KeyPath) -> list[str]:

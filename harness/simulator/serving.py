@@ -166,7 +166,7 @@ class Server:
         factor = self._factor * float(self._noise(1)[0])
         device = self._model.prefill([(new, request.prefilled) for request, new in batch]) * factor
         launch = self._model.prefill_launch() * factor
-        whole = max(device, launch) + self._model.hardware.prefill.gap * factor
+        whole = max(device, launch) + self._model.prefill_gap() * factor
         self._seconds["prefill"] += device
         self._seconds["stall"] += whole * len(self._running)
         self._prefills += 1

@@ -238,7 +238,12 @@ class StepModel:
         """Seconds that the host needs to launch a prefill chunk."""
         layers = self.shape.layers + int(self.serving.speculative)  # the draft model reads the prompt too
         rule = self.hardware.prefill
-        return layers * (rule.launch_expert_layer if self.shape.experts else rule.launch_layer)
+        a_layer = rule.launch_expert_layer if self.shape.experts else rule.launch_layer
+        return layers * a_layer * (1 + self.effects.prefill_interference)
+
+    def prefill_gap(self) -> float:
+        """Seconds between two chunks in which the device waits."""
+        return self.hardware.prefill.gap * (1 + self.effects.prefill_interference)
 
     def prefill(self, chunks: list[tuple[int, int]]) -> float:
         """Device seconds of one prefill batch: (new tokens, tokens before them) of each request."""

@@ -226,6 +226,19 @@ def test_prefill_holds_up_exactly_the_running_requests() -> None:
     assert own <= waited <= own + 1.1 * median(gaps)
 
 
+def test_more_prefill_interference_holds_up_longer_by_just_that() -> None:
+    """Whether a chunk takes the device's time or that of its launch: all of it is longer."""
+    quiet, worse = (
+        step_model(scenario(), "no-mtp", still(H200), effects=Effects(prefill_interference=size)) for size in (0.0, 0.5)
+    )
+    stalls = []
+    for model in (quiet, worse):
+        server = Server(model, OneByOne(), np.random.default_rng(1), 1.0, start=0.0)
+        requests = [Asked(0, 0, 1000, 400), Asked(1, 1, 8192, 1, offset=0.2)]
+        stalls.append(server.run(requests, 2, open_loop=True).seconds["stall"])
+    assert stalls[1] == pytest.approx(1.5 * stalls[0])
+
+
 def test_prompts_share_a_chunk_and_the_last_one_is_cut() -> None:
     """3 x 3000 tokens in chunks of 8192: the third begins in the first chunk and ends in the second."""
     served = serve([Asked(n, n, 3000, 2) for n in range(3)], 3)
@@ -441,9 +454,12 @@ def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     messages = str(caught.value)
     assert "layer: 20 is not a duration" in messages
     assert "did you mean 'stream'?" in messages
-    path.write_text(text.replace("unhooked: triton-extend", "unhooked: nothing"))
-    with pytest.raises(ScenarioError):
+    path.write_text((MACHINES / "h200.yaml").read_text().replace("unhooked: triton-extend", "unhooked: nothing"))
+    with pytest.raises(ScenarioError, match="unhooked names the kernel 'nothing'"):
         load_hardware(path)
+    with pytest.raises(ScenarioError, match="can't be read") as missing:
+        load_hardware(tmp_path / "none.yaml")
+    assert "--hardware FILE" in missing.value.hint
 
 
 def test_accept_length_can_be_given() -> None:
