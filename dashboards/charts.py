@@ -6,6 +6,7 @@ A site has thousands of charts and few kinds. Each kind's specification is made 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -139,6 +140,7 @@ def _colour(lines: Sequence[Line]) -> alt.Color:
     return alt.Color("series:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
 
 
+@functools.cache  # altair checks each against its schema, which takes seconds
 def site_specs() -> dict[str, dict[str, Any]]:
     """Specifications of the site's charts, by kind; what their data sets hold is said in each."""
     kinds = {"nights": _nights(), "load": _load("log"), "load_open": _load("linear"), "frontier": _points()}
