@@ -222,13 +222,24 @@ def _sentence(case: Case, cause: str | None, tested: Sequence[Tested]) -> str:
     if not changed(case):
         return f"{what}: {_unchanged(case)}."
     largest, _ = max(_in_direction(case), key=lambda item: item[1])
-    part = f"{_LABELS[largest]} makes {percent(case.parts[largest], case)}{_then(case, largest)}"
+    part = f"{_LABELS[largest]} makes {percent(case.parts[largest], case)}{_on_device(case, largest)}"
+    part += _then(case, largest)
     against = _against(case)
     once = "" if case.whole.known else " One launch a side: there is no interval, only the size of the change."
     if cause is None:
         open_ones = ", ".join(t.hypothesis.name for t in tested if t.outcome.state is State.UNTESTED)
         return f"{what}: {part}, and the data do not tell why (untested: {open_ones or 'nothing'}){against}.{once}"
     return f"{what}. Cause: {CAUSES[cause]}; {part}{against}.{once}"
+
+
+def _on_device(case: Case, largest: str) -> str:
+    """Which of the decode step's device times carries most of its change."""
+    if largest not in (STEP, MIX) or not case.device:
+        return ""
+    sign = math.copysign(1, case.parts[largest].mean)
+    name, part = max(case.device.items(), key=lambda item: sign * item[1].mean)
+    what = "the device waiting for the host" if name == WAITING else f"the device's {name.replace('_', ' ')}"
+    return f" ({what} {percent(part, case)})"
 
 
 def _then(case: Case, largest: str) -> str:
