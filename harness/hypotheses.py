@@ -61,6 +61,14 @@ class Hypothesis:
     experiment: Callable[[Case], str]
 
 
+@dataclass(frozen=True)
+class Tested:
+    """A hypothesis and what the data say of it."""
+
+    hypothesis: Hypothesis
+    outcome: Outcome
+
+
 def changed(case: Case) -> bool:
     """Has TPOT changed at all, by more than is worth a word? Two-sided, at the error rate of verdicts.
 
