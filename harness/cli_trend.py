@@ -77,7 +77,7 @@ def check_statistics(
 
 
 def _nightly(root: Path, scenarios: set[str]) -> Iterator[StoredRun]:
-    """Every run below a store but A/B runs; one that can't be read is said and passed over."""
+    """Every measured run below a store but A/B runs; one that can't be read is said and passed over."""
     for file in sorted(root.glob("*/run.json")):
         if (file.parent / AB_FILE).is_file():
             continue
@@ -86,7 +86,7 @@ def _nightly(root: Path, scenarios: set[str]) -> Iterator[StoredRun]:
         except StoreError as error:
             err.print(Text(f"left out: {error}", style="yellow"), soft_wrap=True)
             continue
-        if not scenarios or run.scenario.name in scenarios:
+        if not run.simulated and (not scenarios or run.scenario.name in scenarios):
             yield run
 
 

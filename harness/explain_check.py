@@ -26,7 +26,7 @@ from harness.plan import plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
-from harness.simulator.simulate import AcceptLength, simulate_run
+from harness.simulator.simulate import AcceptLength, serving_of, simulate_run
 from harness.simulator.writer import environment, launch_record
 from harness.store import StoredRun
 
@@ -191,21 +191,20 @@ def effect(one: Configuration) -> float:
 def explained(one: Configuration) -> Explanation:
     """What `explain` says of a configuration, told no more than a measured run holds."""
     arms = (BASE, HEAD) if one.cause == NOISE else (HEAD,)
-    passes = simulate_run(
-        one.scenario,
-        one.hardware,
-        seed=one.seed,
-        injected={one.cause: Injection(one.size, arms)},
-        accept_length=one.accept_length,
-    )
+    injected = {one.cause: Injection(one.size, arms)}
+    passes = simulate_run(one.scenario, one.hardware, seed=one.seed, injected=injected, accept_length=one.accept_length)
+    plans = plan_launches(one.scenario)
     run = StoredRun(
         path=Path("runs/simulated"),
         id="simulated",
         created_at="",
         scenario=one.scenario,
         environment=environment(one.hardware, one.seed, {}, one.accept_length),
-        launches=tuple(launch_record(plan, one.hardware) for plan in plan_launches(one.scenario)),
-        passes=tuple(done if one.timer else _untimed(done) for done in passes),
+        launches=tuple(
+            launch_record(plan, one.hardware, serving_of(one.scenario, plan, one.hardware, injected).graphs)
+            for plan in plans
+        ),
+        passes=tuple(_shown(done, one.timer) for done in passes),
         failed=(),
     )
     base, head = one_label(Side(BASE, (run,), {BASE: BASE}), Side(HEAD, (run,), {HEAD: HEAD}))
@@ -214,10 +213,12 @@ def explained(one: Configuration) -> Explanation:
     return explain(Subject(base, label, tp, one.level), Subject(head, label, tp, one.level))
 
 
-def _untimed(source: Pass) -> Pass:
-    """A pass of a server that does not time its device."""
-    counters = {name: value for name, value in source.record.counters.items() if not name.startswith("device_")}
-    return replace(source, record=replace(source.record, counters=counters))
+def _shown(source: Pass, timer: bool) -> Pass:
+    """A pass as a server shows it: no step is traced, and without the timer it has no device times."""
+    counters = {
+        name: value for name, value in source.record.counters.items() if timer or not name.startswith("device_")
+    }
+    return replace(source, record=replace(source.record, counters=counters, step_profile={}))
 
 
 def trial(cause: str, machines: Sequence[Hardware], seed: int) -> Trial:
