@@ -40,7 +40,7 @@ from harness.cli_common import (
 )
 from harness.dry_run import describe_run
 from harness.environment import fingerprint
-from harness.errors import MissingPackageError, MtpbenchError, ScenarioError, ServerError
+from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
 from harness.experiment import Experiment, Outcome
 from harness.import_store import is_imported
 from harness.launching import Options
@@ -128,6 +128,8 @@ def _open(
         return RunStore.create(root, loaded, text, with_prompts(environment, loaded)), loaded
     assert resume is not None, "checked by run"
     before = load_run(resume)
+    if before.simulated:
+        raise ResumeError(f"{resume} is simulated: there is nothing to measure", "mtpbench simulate makes it anew.")
     check_same_environment(before, with_prompts(environment, before.scenario))
     return RunStore.resume(resume), before.scenario
 

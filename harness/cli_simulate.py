@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,10 @@ from rich.text import Text
 from harness import scenario_file
 from harness.cli_common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, out, show
 from harness.errors import MtpbenchError
+from harness.model import Pass
 from harness.report import RENDERERS, build, to_rich
 from harness.scenario import Scenario
-from harness.simulator import against
+from harness.simulator import against, against_kernel, breakdown
 from harness.simulator.causes import CAUSES, Injection, check
 from harness.simulator.hardware import Hardware, load_hardware
 from harness.simulator.simulate import AcceptLength
@@ -22,6 +24,7 @@ from harness.store import RunStore, StoredRun, load_run
 
 _DEFAULT_MACHINE = {"amd": "mi355x.yaml", "nvidia": "h200.yaml"}
 _MACHINES = Path("scenarios/hardware")
+_BENCHED = "h200.yaml"  # the machine of kernel/results
 
 HELP = """Run a scenario on a simulated machine: what would its table look like, and what if …?
 
@@ -44,6 +47,8 @@ TPOT:
 How far off is it for a run that was measured?
 
     mtpbench simulate --against docs/results/RUN
+
+    mtpbench simulate --against kernel/results/h200-verify.json
 
 """
 _CAUSES = "\n\n".join(f"`{cause.name}=SIZE` (SIZE: {cause.size}): {cause.meaning}." for cause in CAUSES.values())
@@ -73,21 +78,24 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 1,
     store: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
-    run: Annotated[
-        Path | None, typer.Option("--against", metavar="RUN", help="Print predicted beside measured of a stored run.")
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Print predicted beside measured: of a run, or a kernel bench; may be repeated.",
+        ),
     ] = None,
     output: Annotated[str, typer.Option("--format", help="table, markdown or json.")] = "table",
 ) -> None:
     """See HELP."""
     check_format(output, RENDERERS)
-    if (scenario is None) == (run is None):
+    if (scenario is None) == (not runs):
         raise MtpbenchError(
             "give either a scenario file or --against RUN", "mtpbench simulate scenarios/h200-smoke.yaml"
         )
-    if run is not None:
-        measured = load_run(run)
-        machine = _machine(hardware, measured.scenario, _MACHINES)
-        show(against.against(measured, machine, seed), output, against.to_rich, against.RENDERERS)
+    if runs:
+        _against(runs, hardware, seed, output)
         return
     assert scenario is not None, "checked above"
     loaded = _chosen(scenario_file.load(scenario), arm or [], launches)
@@ -103,7 +111,7 @@ def simulate(
         with err.status("") as status:
             done = 0
 
-            def progress(_: object) -> None:
+            def progress(_: Pass) -> None:
                 nonlocal done
                 done += 1
                 status.update(f"simulating: {done} of {total} passes")
@@ -120,11 +128,31 @@ def simulate(
     _show(load_run(opened.path), output)
 
 
+def _against(runs: list[Path], hardware: Path | None, seed: int, output: str) -> None:
+    """Predicted beside measured, of each run; of several all lines together at the end."""
+    if len(runs) > 1 and output == "json":
+        raise MtpbenchError("--format json shows one run", "Give one --against.")
+    found = []
+    for run in runs:
+        if run.is_file():
+            machine = load_hardware(hardware or _MACHINES / _BENCHED)
+            show(against_kernel.against_kernel(run, machine), output, against_kernel.to_rich, against_kernel.RENDERERS)
+            continue
+        measured = load_run(run)
+        found.append(against.against(measured, _machine(hardware, measured.scenario, _MACHINES), seed))
+        show(found[-1], output, against.to_rich, against.RENDERERS)
+    if len(found) > 1:
+        out.print(Text(against.together(found), style="bold"), soft_wrap=True)
+
+
 def _show(stored: StoredRun, output: str) -> None:
     report = build(stored)
     show(report, output, to_rich, RENDERERS)
     if output == "table":
+        out.print(breakdown.to_rich(breakdown.breakdown(stored.passes)))
         out.print(Text(f"results: {stored.path}"), soft_wrap=True)
+    elif output == "markdown":
+        sys.stdout.write(breakdown.to_markdown(breakdown.breakdown(stored.passes)))
     if not report.valid:
         raise typer.Exit(EXIT_INVALID)
 

@@ -34,7 +34,6 @@ _RULES: tuple[tuple[str, Role], ...] = (
     ("variables.*_VISIBLE_DEVICES", Role.IGNORED),  # which GPUs, not what GPUs
     ("simulated.injected*", Role.TESTED),
     ("simulated.seed", Role.IGNORED),
-    ("simulated.*", Role.MATTERS),  # a measured run has none of them
     ("server.*_timeout", Role.IGNORED),
     ("server.gpus", Role.IGNORED),
     ("server.python", Role.IGNORED),  # a path; what is installed there is in `packages`

@@ -180,7 +180,7 @@ def _simulated(made: dict[str, Any]) -> str:
         f"{name} = {one['size']:g}" + (f" in {', '.join(one['arms'])}" if one.get("arms") else "")
         for name, one in made["injected"].items()
     )
-    worse = f", made worse by {injected}" if injected else ""
+    worse = f", injected: {injected}" if injected else ""
     return f"{SIMULATED.message}: {made['hardware']['name']}, seed {made['seed']}{worse}."
 
 

@@ -66,6 +66,10 @@ _STATES = {
     State.OPEN: Verdict.INCONCLUSIVE,
 }
 
+_MIXED = (
+    "INCOMPARABLE: one side is simulated, the other measured: no setting makes them comparable. "
+    "`mtpbench simulate --against RUN` shows how far the simulator is off."
+)
 Excuse = Callable[[str, RowKey, float], str | None]  # scenario, row, delta → why its slowdown is accepted
 Floors = Mapping[RowKey, tuple[float, int]]  # standard deviation of a delta between equal sides, degrees of freedom
 
@@ -151,6 +155,9 @@ def compare(
     found = differences_between(base, head, allowed)
     blank = replace(blank, differences=tuple(found))
     against = [d for d in found if d.role is Role.MATTERS]
+    kinds = {run.simulated is not None for run in (*base.runs, *head.runs)}
+    if len(kinds) > 1:
+        return replace(blank, verdict=Verdict.INCOMPARABLE, headline=_MIXED)
     if against:
         return replace(blank, verdict=Verdict.INCOMPARABLE, headline=_incomparable(against))
     level = head.scenario.primary_level if primary else None
@@ -158,6 +165,8 @@ def compare(
     rows, pairs, plan = _rows(measured_base, measured_head, names, primaries, plan, floors or {}, scenario, excuse)
     verdict, headline = _headline(rows, pairs)
     notes = _notes(base, head, rows, found)
+    if kinds == {True}:
+        headline = headline.replace(f"{verdict.value}:", f"{verdict.value} (SIMULATED, NOT MEASURED):", 1)
     return replace(
         blank, verdict=verdict, headline=headline, rows=tuple(rows), pairs=pairs, plan=plan, notes=tuple(notes)
     )

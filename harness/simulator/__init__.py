@@ -9,4 +9,6 @@ causes      what can be made worse on purpose, by name
 serving     one pass: the scheduler's loop, and what the client sees of it
 simulate    a scenario's launches and passes
 writer      the same as a stored run, marked as simulated
+breakdown   where the time went
+against     predicted beside measured; against_kernel: of single attention calls
 """

@@ -1,7 +1,8 @@
 """How many tokens each verify step of a request yields: 1 + accepted drafts of a chain of k.
 
 A draft is accepted with probability p if all before it were, so a step yields 1 + p + ... + p^k tokens in the mean.
-Requests differ in their mean; the same request has the same draws in every arm and launch, as greedy decoding has.
+Requests differ in their mean. A request has the same draws in every arm, launch and run, as greedy decoding has, but
+for a share of the texts of each launch, which rounding has made others.
 """
 
 from __future__ import annotations
@@ -40,16 +41,24 @@ class OneByOne:
 
 @dataclass(frozen=True)
 class Natural:
-    """Drafts of a real model: `mean` tokens a step, requests spread around it by `spread` (standard deviation)."""
+    """Drafts of a real model: `mean` tokens a step, requests spread around it by `spread` (standard deviation).
+
+    `other_texts`: share of requests whose draws come from `launch`, not from `workload` alone.
+    """
 
     mean: float
     spread: float
     drafts: int
-    seed: int
+    workload: int
+    launch: int = 0
+    other_texts: float = 0.0
 
     def totals(self, position: int, tokens: int, step: int) -> Ints:
-        draw = np.random.default_rng((self.seed, position))
+        draw = np.random.default_rng((self.workload, position))
         own = float(np.clip(draw.normal(self.mean, self.spread), 1.0, self.drafts + 1.0))
+        of_launch = np.random.default_rng((self.workload, position, self.launch))
+        if of_launch.random() < self.other_texts:
+            draw = of_launch
         # Rounded so that the bisection below is shared by requests that are about alike.
         yields = chain_yields(draw, chain_probability(round(own, 3), self.drafts), self.drafts, tokens)
         return _until(yields, tokens)

@@ -1,14 +1,15 @@
 """Predicted against measured: the simulator run on the scenario of a stored run, line by line.
 
 Acceptance is an input here, taken from the run as measured; times are what is predicted. Launch-to-launch noise is off.
+Where SGLang's device timer was on, its forward passes are compared as well: they know nothing of the host.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from harness.errors import MtpbenchError
 from harness.metrics import PassView, distribution
-from harness.model import LoadLevel, PassKey
+from harness.model import LoadLevel, Pass, PassKey
 from harness.plan import plan_launches
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
@@ -26,6 +27,7 @@ from harness.store import StoredRun
 from harness.summary import Line, summarise
 
 TARGET = 0.10  # of the median absolute error of TPOT
+_DEVICE = "device_seconds_"
 _QUIET = {"noise": Injection(0.0)}
 
 
@@ -54,12 +56,35 @@ class Row:
 
 
 @dataclass(frozen=True)
+class DeviceRow:
+    """Device seconds of one kind of forward pass: of a prompt for `extend`, else of a decode step."""
+
+    arm: str
+    tp: int
+    load: str
+    input_tokens: int | None
+    forward: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True)
 class Against:
     """All lines of a run that have a measured value."""
 
     run: str
     machine: str
     rows: tuple[Row, ...]
+    device: tuple[DeviceRow, ...] = ()
+
+    def device_error(self, forward: str) -> float | None:
+        """Median of |predicted / measured - 1| of one kind of forward pass. None: it was not timed."""
+        errors = [abs(row.error) for row in self.device if row.forward == forward]
+        return median(errors) if errors else None
 
     def error(self, which: str, fitted: bool | None = None) -> float | None:
         """Median of |predicted / measured - 1| of `tpot` or `ttft`, over such rows only. None: there is none."""
@@ -71,24 +96,35 @@ def against(run: StoredRun, hardware: Hardware, seed: int = 1) -> Against:
     """Simulates what a stored run measured. Raises MtpbenchError for a simulated run, or another machine's."""
     if run.simulated:
         raise MtpbenchError(f"{run.id} is simulated itself", "Give the folder of a measured run.")
-    rows = tuple(_rows(run, hardware, seed))
+    rows, device = [], []
+    for row, of_device in _rows(run, hardware, seed):
+        rows.append(row)
+        device += of_device
     if not rows:
         raise MtpbenchError(f"{run.id} holds no complete pass to compare with")
-    return Against(run.id, hardware.name, rows)
+    return Against(run.id, hardware.name, tuple(rows), tuple(device))
 
 
-def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[Row]:
+def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, list[DeviceRow]]]:
     plans = {(plan.arm.name, plan.tp): plan for plan in plan_launches(run.scenario) if plan.launch == 0}
     for line in summarise(run):
         tpot, ttft, accepted = line.get("tpot_p50"), line.get("ttft_p50"), line.get("accept_length_mean")
         if tpot is None or ttft is None:
             continue
         given = AcceptLength(accepted, 0.0) if accepted else None
-        launch = SimulatedLaunch(run.scenario, hardware, plans[line.arm, line.tp], seed, _QUIET, given)
-        view = PassView.of(launch.run(PassKey(0, line.arm, line.tp, line.level, 0), 100.0).source)
+        served = any(
+            evidence.get("serves_draft_extend")
+            for record in run.launches
+            if (record.arm, record.tp) == (line.arm, line.tp)
+            for evidence in record.evidence
+        )
+        plan = plans[line.arm, line.tp]
+        launch = SimulatedLaunch(run.scenario, hardware, plan, seed, _QUIET, given, serves_draft_extend=served)
+        simulated = launch.run(PassKey(0, line.arm, line.tp, line.level, 0), 100.0)
+        view = PassView.of(simulated)
         predicted_tpot, predicted_ttft = (distribution(name, view).percentiles[50] for name in ("tpot", "ttft"))
         if predicted_tpot is not None and predicted_ttft is not None:
-            yield Row(
+            row = Row(
                 arm=line.arm,
                 tp=line.tp,
                 load=line.level.load,
@@ -100,6 +136,42 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[Row]:
                 ttft=ttft,
                 predicted_ttft=predicted_ttft,
             )
+            measured = [
+                one
+                for one in run.passes
+                if (one.record.key.arm, one.record.key.tp, one.record.key.level) == (line.arm, line.tp, line.level)
+            ]
+            yield row, _device_rows(row, measured, simulated, launch.chunk)
+
+
+def _device_rows(row: Row, measured: Sequence[Pass], simulated: Pass, chunk: int) -> list[DeviceRow]:
+    """Forward passes that both know, each as the mean over the measured passes."""
+    theirs = [device_seconds(one, chunk) for one in measured]
+    ours = device_seconds(simulated, chunk)
+    known = [name for name in ours if theirs and all(name in one for one in theirs)]
+    return [
+        DeviceRow(row.arm, row.tp, row.load, row.input_tokens, name, fmean(one[name] for one in theirs), ours[name])
+        for name in known
+    ]
+
+
+def device_seconds(one: Pass, chunk: int) -> dict[str, float]:
+    """Device seconds by kind of forward pass, of a prompt for `extend`, else of a decode step.
+
+    SGLang counts passes with and without a graph together: the prefill chunks, which run without one, come off. Plain
+    `decode` is left out: its timer spans the host's time between two graphs too.
+    """
+    counters, prompts = one.record.counters, [r.prompt_tokens or r.input_tokens_asked for r in one.requests]
+    chunks = sum(-(-tokens // chunk) for tokens in prompts)
+    steps = counters.get("cuda_graph_passes", 0.0) - chunks
+    out = {}
+    for name, seconds in counters.items():
+        forward = name.removeprefix(_DEVICE)
+        if name.startswith(_DEVICE) and forward != "decode" and seconds > 0:
+            count = len(prompts) if forward == "extend" else steps
+            if count > 0:
+                out[forward] = seconds / count
+    return out
 
 
 def _fitted(line: Line, scenario: str, hardware: Hardware) -> bool:
@@ -120,7 +192,17 @@ def _sentence(result: Against) -> str:
         every, new = result.error(which), result.error(which, fitted=False)
         predicted = f", {100 * new:.1f} % over those that nothing was fitted on" if new is not None else ""
         parts.append(f"{which.upper()} is off by {100 * (every or 0):.1f} % in the median of all lines{predicted}")
+    timed = [(forward, error) for forward in FORWARDS if (error := result.device_error(forward)) is not None]
+    if timed:
+        parts.append("on the device " + ", ".join(f"{forward} by {100 * error:.1f} %" for forward, error in timed))
     return "; ".join(parts) + "."
+
+
+def together(results: Sequence[Against]) -> str:
+    """All lines of several runs as one, in a sentence."""
+    whole = Against("", results[0].machine, tuple(row for one in results for row in one.rows))
+    predicted = sum(not row.fitted for row in whole.rows)
+    return f"{len(results)} runs, {len(whole.rows)} lines, {predicted} predicted: {_sentence(whole)}"
 
 
 def to_rich(result: Against) -> RenderableType:
@@ -131,7 +213,34 @@ def to_rich(result: Against) -> RenderableType:
         table.add_column(name, justify="left" if name in ("arm", "") else "right")
     for row in result.rows:
         table.add_row(*(Text(cell) for cell in cells(row)))
-    return Group(table, Text(_sentence(result), style="bold"))
+    parts: list[RenderableType] = [table]
+    if result.device:
+        parts.append(_device_table(result))
+    return Group(*parts, Text(_sentence(result), style="bold"))
+
+
+def _device_table(result: Against) -> Table:
+    title = Text(f"The device's forward passes, ms: measured, SIMULATED {result.machine}, error")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("TP", "in", "conc.", "arm", *FORWARDS):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for cells_of_row in device_cells(result):
+        table.add_row(*(Text(cell) for cell in cells_of_row))
+    return table
+
+
+# SGLang's names for its forward passes; `extend` is prefill, of a whole prompt.
+FORWARDS = ("extend", "target_verify", "eagle_draft", "eagle_draft_extend")
+
+
+def device_cells(result: Against) -> list[tuple[str, ...]]:
+    """One row of text for each line: `measured simulated error` under each of FORWARDS."""
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in result.device:
+        where = (str(row.tp), str(row.input_tokens or "–"), row.load, row.arm)
+        text = f"{1e3 * row.measured:.2f}  {1e3 * row.predicted:.2f}  {100 * row.error:+.0f} %"
+        lines.setdefault(where, {})[row.forward] = text
+    return [(*where, *(found.get(forward, "") for forward in FORWARDS)) for where, found in lines.items()]
 
 
 HEADERS = (
@@ -173,6 +282,11 @@ def to_markdown(result: Against) -> str:
     out = ["| " + " | ".join(HEADERS) + " |"]
     out.append("|" + "|".join("---" if name in ("arm", "") else "---:" for name in HEADERS) + "|")
     out += ["| " + " | ".join(cells(row)) + " |" for row in result.rows]
+    if result.device:
+        out += ["", "The device's forward passes, ms: measured, simulated, error.", ""]
+        out.append("| " + " | ".join(("TP", "in", "conc.", "arm", *FORWARDS)) + " |")
+        out.append("|---:|---:|---:|---|" + "---:|" * len(FORWARDS))
+        out += ["| " + " | ".join(line) + " |" for line in device_cells(result)]
     return "\n".join([*out, "", _sentence(result), ""])
 
 
@@ -184,7 +298,9 @@ def to_json(result: Against) -> str:
         "simulated": True,
         "tpot_error": {"all": result.error("tpot"), "predicted": result.error("tpot", fitted=False)},
         "ttft_error": {"all": result.error("ttft"), "predicted": result.error("ttft", fitted=False)},
+        "device_error": {forward: result.device_error(forward) for forward in FORWARDS},
         "rows": [asdict(row) for row in result.rows],
+        "device": [asdict(row) for row in result.device],
     }
     return json.dumps(document, indent=1)
 

@@ -109,7 +109,8 @@ def seconds(kernel: AttentionKernel, hardware: Hardware, batch: int, call: Call,
         batch: sequences of the launch, padding to the graph's size included; it decides about the cut.
         lengths: (sequences, steps), KV tokens of each with the query's own.
     """
-    total, longest, mean = lengths.sum(axis=0), lengths.max(axis=0), lengths.mean(axis=0)
+    total, longest = lengths.sum(axis=0), lengths.max(axis=0)
+    mean = total / lengths.shape[0]
     stream = issued_bytes(kernel, call, total) / (hardware.bandwidth * kernel.stream)
     slots = hardware.compute_units * kernel.workgroups_per_cu
     if kernel.segments == "even":
@@ -119,7 +120,7 @@ def seconds(kernel: AttentionKernel, hardware: Hardware, batch: int, call: Call,
         live, piece = live_segments(kernel.segments, cut, lengths)
         groups = -(-call.query_tokens // kernel.query_tokens) * -(-call.heads_per_kv // kernel.heads)
         waves = np.ceil(live.sum(axis=0) * groups * call.kv_heads / slots)
-        walk = kernel.per_key * (piece.max(axis=0) + (waves - 1) * piece.mean(axis=0))
+        walk = kernel.per_key * (piece.max(axis=0) + (waves - 1) * piece.sum(axis=0) / lengths.shape[0])
     stall = kernel.ragged * stream * (longest / mean - 1)
     traffic = segment_traffic(kernel, hardware, batch, call, lengths) / hardware.bandwidth
     return np.asarray(kernel.launch + np.maximum(walk, stream + stall) + traffic)

@@ -67,20 +67,33 @@ class Arms(Strict):
     """Plain decode, and the draft model's decode passes."""
 
     draft_extend: Name
-    """The draft model's pass over the verified tokens."""
+    """The draft model's pass over the verified tokens, unless the plug-in's arm takes it over too."""
 
 
 class Prefill(Strict):
-    """How a prefill chunk runs."""
+    """How a prefill chunk runs: max(device, host's launches) + gap. The result of a chunk is handled once the next one
+    is launched (overlap scheduling)."""
 
     gemm: Share
-    """Share of the matrix rate that its projections and experts reach."""
+    """Share of the matrix rate that its dense products reach, linear attention included."""
+
+    experts: Share
+    """Share of the matrix rate that its experts reach."""
 
     attention: Share
-    """Share of the matrix rate that its attention reaches."""
+    """Share of the matrix rate that attention within the chunk reaches."""
 
-    layer: Duration
-    """Fixed time a layer and chunk."""
+    prefix: Share
+    """Share of the matrix rate that attention to earlier chunks, read from the paged cache, reaches."""
+
+    launch_layer: Duration
+    """Host's time to launch the kernels of a dense layer."""
+
+    launch_expert_layer: Duration
+    """The same of a layer with experts."""
+
+    gap: Duration
+    """Host's time between two chunks in which the device waits."""
 
 
 class AllReduce(Strict):
@@ -93,29 +106,49 @@ class AllReduce(Strict):
     """Rate a rank at which large ones go."""
 
 
-class Host(Strict):
-    """What the scheduler and the client cost. The scheduler's work overlaps the device's."""
+class HostStep(Strict):
+    """What the host does in a decode step. `step` runs beside the device, `gap` does not:
+    the step takes max(step + request x batch, device + gap + gap_request x batch)."""
 
     step: Duration
-    """Scheduler's time a plain decode step: no step is shorter."""
+    """Time that no step is shorter than."""
 
-    speculative_step: Duration
-    """The same with drafts."""
+    request: Duration
+    """What each running request adds to it."""
+
+    gap: Duration
+    """Time in which the device waits for the host whatever happens."""
+
+    gap_request: Duration
+    """What each running request adds to that."""
+
+
+class Host(Strict):
+    """What the scheduler and the client cost."""
+
+    plain: HostStep
+    """Without speculation."""
+
+    speculative: HostStep
+    """With drafts."""
 
     tensor_parallel: Duration
     """What a step takes longer with several ranks, which must agree on each batch."""
-
-    gap: Duration
-    """Time a step in which the device waits for the host whatever happens."""
 
     eager_layer: Duration
     """Time a layer to launch its kernels one by one, where no graph fits the batch."""
 
     arrival: Duration
-    """From the client's send to the scheduler's queue: HTTP, tokens read, handed over."""
+    """From the client's send to the scheduler's queue."""
+
+    arrival_token: Duration
+    """What each token of the prompt adds to that: read, checked, handed over."""
 
     delivery: Duration
     """From a step's end to the client."""
+
+    delivery_request: Duration
+    """What each request before it in the batch adds to that: streams are written one after the other."""
 
     turnaround: Duration
     """From a client's last token to its next request."""
@@ -129,6 +162,9 @@ class Noise(Strict):
 
     step: NotNegative
     """Between steps of one launch."""
+
+    texts: Annotated[float, Field(ge=0, le=1)]
+    """Share of answers that rounding makes others from launch to launch, with acceptance of their own."""
 
     delivery: Duration
     """Not one: each event reaches the client up to so much later, evenly."""
@@ -175,7 +211,10 @@ class Hardware(Strict):
     """Dense matrix rate, by the type of the weights."""
 
     weight_stream: Share
-    """Share of the memory bandwidth at which a decode step's weights flow."""
+    """Share of the memory bandwidth at which a decode step's dense weights flow."""
+
+    expert_stream: Share
+    """The same of its experts' weights, which one large kernel reads."""
 
     decode_gemm: Share
     """Share of the matrix rate that a decode step's products reach at best."""
@@ -185,6 +224,9 @@ class Hardware(Strict):
 
     token: Duration
     """What each token of the batch adds to that."""
+
+    draft_pass: Duration
+    """What a pass of the draft model takes beyond a layer and the head: sampling, embedding, projection."""
 
     prefill: Prefill
     """Prefill."""
@@ -234,17 +276,23 @@ def load_hardware(path: Path) -> Hardware:
     """Reads a machine file. Raises ScenarioError with file, line and key of everything that is wrong."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ScenarioError([Problem(str(path), 0, "", f"larger than {MAX_BYTES} bytes: not a machine file")])
+            raise _wrong([Problem(str(path), 0, "", f"larger than {MAX_BYTES} bytes: not a machine file")])
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError([Problem(str(path), 0, "", f"can't be read: {error}")]) from error
+        raise _wrong([Problem(str(path), 0, "", f"can't be read: {error}")]) from error
     value, lines = read_yaml(text, str(path))
     if not isinstance(value, dict):
-        raise ScenarioError([Problem(str(path), 1, "", "a machine file is a mapping of keys")])
+        raise _wrong([Problem(str(path), 1, "", "a machine file is a mapping of keys")])
     try:
         return Hardware.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
-        raise ScenarioError(problems_of(error, str(path), lines, _fields_at)) from error
+        raise _wrong(problems_of(error, str(path), lines, _fields_at)) from error
+
+
+def _wrong(problems: list[Problem]) -> ScenarioError:
+    error = ScenarioError(problems)
+    error.hint = "Machine files lie in scenarios/hardware; --hardware FILE names one."
+    return error
 
 
 def _fields_at(path: KeyPath) -> list[str]:

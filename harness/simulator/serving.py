@@ -18,7 +18,7 @@ from harness.model import CountSource, Event, RequestRecord, RequestStatus
 from harness.simulator.acceptance import Acceptance, Ints
 from harness.simulator.attention import Floats
 from harness.simulator.hardware import Host
-from harness.simulator.steps import PARTS, StepModel
+from harness.simulator.steps import STEP_PARTS, StepModel
 
 _LOG_STEPS = 40  # SGLang logs a `Decode batch` line so often
 _BLOCK = 1024  # steps computed at once, at most
@@ -46,6 +46,7 @@ class _Request:
     prefilled: int = 0
     first_token: float = 0.0
     first_step: int = 0
+    behind: int = 0  # requests before it in the batch
     totals: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
@@ -55,13 +56,12 @@ class _Request:
 
 @dataclass(frozen=True)
 class Served:
-    """A pass as it went. `seconds`: of the device, by part of PARTS and `prefill`, `stall` of running requests."""
+    """A pass as it went. `seconds`: of the device, by part of STEP_PARTS and `prefill`, `stall` of running requests."""
 
     records: tuple[RequestRecord, ...]
     end: float
     seconds: dict[str, float]
     steps: int
-    eager_steps: int
     verify_calls: int
     prefill_batches: int
     decode_log: tuple[dict[str, float], ...]
@@ -100,8 +100,9 @@ class Server:
         self._undelivered: list[_Request] = []
         self._done: list[_Request] = []
         self._blocks: list[_Block] = []
-        self._steps = self._eager = self._verify_calls = self._prefills = 0
-        self._seconds = dict.fromkeys((*PARTS, "prefill", "stall"), 0.0)
+        self._last_step = float("inf")
+        self._steps = self._verify_calls = self._prefills = 0
+        self._seconds = dict.fromkeys((*STEP_PARTS, "prefill", "stall"), 0.0)
 
     def run(self, requests: Sequence[Asked], slots: int, open_loop: bool) -> Served:
         """Serves all requests from `slots` clients, each of which takes the next as soon as it is free."""
@@ -130,7 +131,10 @@ class Server:
         asked = self._left.popleft()
         due = self._start + asked.offset if self._open_loop else free
         request = _Request(asked, slot, due, max(due, free))
-        heapq.heappush(self._arrivals, (request.sent + self._host.arrival, asked.index, request))
+        heapq.heappush(self._arrivals, (request.sent + self._arrival(asked), asked.index, request))
+
+    def _arrival(self, asked: Asked) -> float:
+        return self._host.arrival + self._host.arrival_token * asked.input_tokens
 
     def _admit_arrived(self) -> None:
         while self._arrivals and self._arrivals[0][0] <= self._clock:
@@ -159,15 +163,16 @@ class Server:
         return request.asked.input_tokens + request.asked.output_tokens
 
     def _prefill(self, batch: list[tuple[_Request, int]]) -> None:
-        device = self._model.prefill([(new, request.prefilled) for request, new in batch]) * self._factor
-        device *= float(self._noise(1)[0])
+        factor = self._factor * float(self._noise(1)[0])
+        device = self._model.prefill([(new, request.prefilled) for request, new in batch]) * factor
+        launch = self._model.prefill_launch() * factor
+        whole = max(device, launch) + self._model.prefill_gap() * factor
         self._seconds["prefill"] += device
-        self._seconds["stall"] += device * len(self._running)
-        self._clock += device
+        self._seconds["stall"] += whole * len(self._running)
         self._prefills += 1
-        # Overlap: the result of a prefill is handled once the next batch is launched, which takes as long as it runs
-        # where that is a prefill as well.
-        self._deliver(self._clock)
+        # Overlap: the result of a prefill is handled once the next batch is launched.
+        self._deliver(self._clock + launch)
+        self._clock += whole
         for request, new in batch:
             request.prefilled += new
             if request.prefilled == request.asked.input_tokens:
@@ -181,6 +186,7 @@ class Server:
             request.first_step = self._steps
             asked = request.asked
             request.totals = self._acceptance.totals(asked.position, asked.output_tokens, self._steps)
+            request.behind = len(self._running)
             if request.steps:
                 self._running.append(request)
             else:
@@ -193,6 +199,8 @@ class Server:
             return
         batch = len(self._running)
         count = min(_BLOCK, min(r.first_step + r.steps for r in self._running) - self._steps)
+        if self._arrivals:  # no more than are likely to be needed: too few only make one more block
+            count = min(count, int((self._arrivals[0][0] - self._clock) / self._last_step) + 2)
         totals = np.stack(
             [r.totals[self._steps - r.first_step : self._steps - r.first_step + count + 1] for r in self._running]
         )
@@ -209,13 +217,17 @@ class Server:
         tokens = np.diff(totals[:, : count + 1], axis=1).sum(axis=0)
         self._blocks.append(_Block(batch, ends, tokens, len(self._waiting), eager))
         self._steps += count
-        self._eager += count * eager
         self._verify_calls += count * batch * self._model.serving.speculative
+        self._last_step = (float(ends[-1]) - self._clock) / count
         self._clock = float(ends[-1])
         ended = [r for r in self._running if r.first_step + r.steps == self._steps]
         self._running = [r for r in self._running if r.first_step + r.steps > self._steps]
         for request in ended:
-            self._finish(request, self._clock + self._host.delivery)
+            self._finish(request, self._clock + self._delay(request))
+
+    def _delay(self, request: _Request) -> float:
+        """From the end of a step to the request's client."""
+        return self._host.delivery + request.behind * self._host.delivery_request
 
     def _finish(self, request: _Request, when: float) -> None:
         self._done.append(request)
@@ -233,7 +245,6 @@ class Server:
             end=max(record.t_end for record in records),
             seconds=self._seconds,
             steps=self._steps,
-            eager_steps=self._eager,
             verify_calls=self._verify_calls,
             prefill_batches=self._prefills,
             decode_log=self._decode_log(),
@@ -242,7 +253,7 @@ class Server:
     def _record(self, request: _Request, ends: Floats) -> RequestRecord:
         """As the real client would have recorded it."""
         asked = request.asked
-        times = ends[request.first_step : request.first_step + request.steps] + self._host.delivery
+        times = ends[request.first_step : request.first_step + request.steps] + self._delay(request)
         times = np.maximum.accumulate(times + self._draw.uniform(0.0, self._spread.delivery, len(times)))
         counts = request.totals[1:].tolist()
         later = [Event(t, tokens) for t, tokens in zip(times.tolist(), counts, strict=True)]

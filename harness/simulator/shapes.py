@@ -78,13 +78,22 @@ class ModelShape:
         mlp = self.mlp_weights * ((self.experts_per_token + self.shared_experts) if self.experts else 1)
         return full * self.full_attention_weights + linear * self.linear_attention_weights + (full + linear) * mlp
 
-    def touched_weights(self, full: int, linear: int, tokens: float) -> float:
-        """Numbers that `tokens` tokens read between them: of E experts with k a token, E (1 - (1 - k/E)^tokens)."""
-        mlp: float = self.mlp_weights
-        if self.experts:
-            routed = self.experts * (1 - (1 - self.experts_per_token / self.experts) ** tokens)
-            mlp = self.mlp_weights * (routed + self.shared_experts)
+    @property
+    def expert_weights_per_token(self) -> int:
+        """Numbers of routed and shared experts that a token is multiplied with in a layer; 0 where it is dense."""
+        return self.mlp_weights * (self.experts_per_token + self.shared_experts) if self.experts else 0
+
+    def dense_weights(self, full: int, linear: int) -> int:
+        """Numbers in so many layers, experts and the head left out."""
+        mlp = 0 if self.experts else self.mlp_weights
         return full * self.full_attention_weights + linear * self.linear_attention_weights + (full + linear) * mlp
+
+    def touched_expert_weights(self, layers: int, tokens: float) -> float:
+        """Numbers of the experts that `tokens` tokens read: of E with k a token, E (1 - (1 - k/E)^tokens)."""
+        if not self.experts:
+            return 0.0
+        routed: float = self.experts * (1 - (1 - self.experts_per_token / self.experts) ** tokens)
+        return layers * self.mlp_weights * (routed + self.shared_experts)
 
     @property
     def head_weights(self) -> int:

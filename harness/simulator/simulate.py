@@ -2,8 +2,8 @@
 
     simulate_run(scenario, hardware, seed=1, injected={"slower_kernel": Injection(0.1, ("mtp",))}) → passes
 
-Seeds: the same seed gives the same run. Prompts' lengths and acceptance depend on the scenario and the seed alone, so
-that arms and launches share them; noise is each launch's own.
+Seeds: the same seed gives the same run. Prompts' lengths and almost all of acceptance depend on the scenario's own
+seed, as greedy decoding does, so that arms, launches and runs share them; noise is each launch's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.simulator.acceptance import Acceptance, Natural, OneByOne, Simulate
 from harness.simulator.causes import Injection, check, effects_in
 from harness.simulator.hardware import Hardware
 from harness.simulator.serving import Asked, Served, Server
-from harness.simulator.steps import PARTS, Serving, StepModel
+from harness.simulator.steps import STEP_PARTS, Serving, StepModel
 from harness.store import utc_now
 from harness.workload import Block, draw_lengths, plan_blocks, poisson_offsets
 
@@ -41,14 +41,6 @@ class AcceptLength:
 
     mean: float
     spread: float
-
-
-@dataclass(frozen=True)
-class SimulatedPass:
-    """A pass, and what is known to be true of it: device seconds a step by part (PARTS, host_gap: the device idle)."""
-
-    source: Pass
-    step_profile: dict[str, float]
 
 
 def simulate_run(
@@ -71,8 +63,7 @@ def simulate_run(
 
     Raises MtpbenchError where the scenario is for another machine or a model that is not known.
     """
-    passes = simulate_passes(scenario, hardware, seed, injected, launches, arms, accept_length)
-    return [one.source for one in passes]
+    return list(simulate_passes(scenario, hardware, seed, injected, launches, arms, accept_length))
 
 
 def simulate_passes(
@@ -83,8 +74,8 @@ def simulate_passes(
     launches: Sequence[int] | None = None,
     arms: Sequence[str] | None = None,
     accept_length: AcceptLength | None = None,
-) -> Iterator[SimulatedPass]:
-    """The same one by one, with what is true of each."""
+) -> Iterator[Pass]:
+    """The same one by one."""
     check(injected, scenario.arms)
     clock = _FIRST_START
     for plan in plan_launches(scenario):
@@ -92,7 +83,7 @@ def simulate_passes(
             launch = SimulatedLaunch(scenario, hardware, plan, seed, injected, accept_length)
             for key in plan.passes:
                 done = launch.run(key, clock)
-                clock = done.source.record.t_end + _BETWEEN_PASSES
+                clock = done.record.t_end + _BETWEEN_PASSES
                 yield done
 
 
@@ -107,20 +98,27 @@ class SimulatedLaunch:
         seed: int,
         injected: Mapping[str, Injection] = {},
         accept_length: AcceptLength | None = None,
+        serves_draft_extend: bool = True,
     ) -> None:
         self._scenario, self._hardware, self._plan, self._seed = scenario, hardware, plan, seed
         self._settings = _sglang(scenario, plan, hardware)
         self._effects = effects_in(plan.arm.name, injected)
-        slots, context = scenario.max_slots, scenario.max_context or 0
-        self._serving = Serving.of(self._settings, hardware, slots, context, self._effects)
-        self._model = StepModel(hardware, self._settings, self._serving, plan.tp, self._effects)
+        self._serving = serving_of(scenario, plan, hardware, injected)
+        self._model = StepModel(
+            hardware, self._settings, self._serving, plan.tp, self._effects, serves_draft_extend=serves_draft_extend
+        )
         shape = self._model.shape
         self._accepted = accept_length or AcceptLength(shape.accept_length, shape.accept_spread)
         self._blocks = plan_blocks(scenario)
-        spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
-        self._own_speed = float(np.exp(self._draw("launch").normal(0.0, spread)))
+        self._spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
+        self._own_speed = float(np.exp(self._draw("launch").normal(0.0, self._spread)))
 
-    def run(self, key: PassKey, start: float) -> SimulatedPass:
+    @property
+    def chunk(self) -> int:
+        """Tokens of a prefill chunk, at most."""
+        return self._serving.chunk
+
+    def run(self, key: PassKey, start: float) -> Pass:
         """One pass, beginning at `start` of the virtual clock."""
         level, scenario = key.level, self._scenario
         requests = self._requests(key)
@@ -140,19 +138,20 @@ class SimulatedLaunch:
             t_end=served.end,
             status="complete",
             gpus=self._plan.tp,
-            counters=_counters(served),
+            counters=_counters(served, self._serving.speculative),
             decode_log=served.decode_log,
+            step_profile=_profile(served),
         )
         source = Pass(record, served.records)
         found = findings(PassView.of(source, scenario.slo), self._expectations(level))
-        steps = max(1, served.steps)
-        profile = {part: served.seconds[part] / steps for part in PARTS}
-        return SimulatedPass(Pass(replace(record, findings=(*found, SIMULATED)), served.records), profile)
+        return Pass(replace(record, findings=(*found, SIMULATED)), served.records)
+
+    def _number(self, *purpose: str) -> int:
+        """A seed of this launch's own for a purpose."""
+        return zlib.crc32("/".join((str(self._seed), self._plan.slug, *purpose)).encode())
 
     def _draw(self, *purpose: str) -> np.random.Generator:
-        """Random numbers of this launch, each purpose its own."""
-        name = "/".join((self._plan.slug, *purpose))
-        return np.random.default_rng((self._seed, zlib.crc32(name.encode())))
+        return np.random.default_rng(self._number(*purpose))
 
     def _requests(self, key: PassKey) -> list[Asked]:
         workload = self._scenario.workload
@@ -167,7 +166,20 @@ class SimulatedLaunch:
             given, asked = draw_lengths(block.workload, draw)
             spread = self._effects.ragged_lengths * draw.uniform(-1, 1)
             out.append(Asked(index, position, max(1, round(given * (1 + spread))), asked, offset))
+        self._check_fits(max(one.input_tokens + one.output_tokens for one in out))
         return out
+
+    def _check_fits(self, longest: int) -> None:
+        """Raises MtpbenchError where the server would refuse the longest request, or let it wait for ever."""
+        serving, asked = self._serving, self._scenario.max_context or 0  # without what is injected
+        for flag, limit, tokens in (
+            ("context-length", serving.padded_context, asked),
+            ("max-total-tokens", serving.max_total_tokens, longest),
+        ):
+            if tokens > limit:
+                raise MtpbenchError(
+                    f"{self._scenario.name}: a request has {tokens} tokens, {flag} is {limit:g}", f"Raise flags.{flag}."
+                )
 
     def _acceptance(self, key: PassKey) -> Acceptance:
         spec = self._settings.speculation
@@ -177,8 +189,15 @@ class SimulatedLaunch:
         mean = simulated if simulated is not None else self._accepted.mean
         mean = 1 + (mean - 1) * (1 - self._effects.acceptance_drift)
         if simulated is not None:
-            return Simulated(mean, self._seed + key.index)
-        return Natural(mean, self._accepted.spread, spec.draft_tokens - 1, self._seed)
+            return Simulated(mean, self._number("steps", key.slug))
+        return Natural(
+            mean,
+            self._accepted.spread,
+            spec.draft_tokens - 1,
+            workload=self._scenario.workload.seed,
+            launch=self._number("texts"),
+            other_texts=self._hardware.noise.texts if self._spread else 0.0,
+        )
 
     def _expectations(self, level: LoadLevel) -> Expectations:
         engine = ENGINES[self._settings.engine]
@@ -189,6 +208,14 @@ class SimulatedLaunch:
             shared_prefix=self._scenario.workload.shared_prefix_tokens,
             meaningful_output=False,
         )
+
+
+def serving_of(
+    scenario: Scenario, plan: LaunchPlan, hardware: Hardware, injected: Mapping[str, Injection] = {}
+) -> Serving:
+    """The settings of a launch, as far as the simulator needs them."""
+    settings, effects = _sglang(scenario, plan, hardware), effects_in(plan.arm.name, injected)
+    return Serving.of(settings, hardware, scenario.max_slots, scenario.max_context or 0, effects)
 
 
 def _sglang(scenario: Scenario, plan: LaunchPlan, hardware: Hardware) -> SglangSettings:
@@ -205,19 +232,30 @@ def _sglang(scenario: Scenario, plan: LaunchPlan, hardware: Hardware) -> SglangS
     return settings
 
 
-def _counters(served: Served) -> dict[str, float]:
-    """As the server's own: device seconds by kind of forward pass, and counts."""
+def _profile(served: Served) -> dict[str, float]:
+    """Device seconds a step by part, as a trace would show them: their sum is the step."""
+    seconds = {part: served.seconds[part] / max(1, served.steps) for part in STEP_PARTS}
+    seconds["draft"] += seconds.pop("draft_extend")
+    return seconds
+
+
+def _counters(served: Served, speculative: bool) -> dict[str, float]:
+    """As the server's own: device seconds by kind of forward pass (SGLang's device timer), and counts."""
     seconds = served.seconds
-    verify = sum(seconds[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
+    target = sum(seconds[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
     counters = {
-        "cuda_graph_passes": float(served.steps - served.eager_steps),
+        "cuda_graph_passes": float(served.steps + served.prefill_batches),  # SGLang counts those without a graph too
         "prompt_tokens": float(sum(r.input_tokens_asked for r in served.records)),
         "output_tokens": float(sum(r.tokens for r in served.records)),
         "cached_tokens": 0.0,
         "retracted_requests": 0.0,
-        "device_seconds_prefill": seconds["prefill"],
-        "device_seconds_decode": verify,
+        "device_seconds_extend": seconds["prefill"],
     }
-    if served.verify_calls:
-        counters |= {"verify_calls": float(served.verify_calls), "device_seconds_draft": seconds["draft"]}
-    return counters
+    if not speculative:
+        return counters | {"device_seconds_decode": target}
+    return counters | {
+        "verify_calls": float(served.verify_calls),
+        "device_seconds_target_verify": target,
+        "device_seconds_eagle_draft": seconds["draft"],
+        "device_seconds_eagle_draft_extend": seconds["draft_extend"],
+    }

@@ -17,11 +17,13 @@ from harness.engines.sglang import SglangSettings
 from harness.simulator import attention
 from harness.simulator.attention import Call, Floats, Ints
 from harness.simulator.causes import Effects
-from harness.simulator.hardware import Hardware
+from harness.simulator.hardware import AttentionKernel, Hardware
 from harness.simulator.shapes import ModelShape, model_of
 
-PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
+# Parts of a step; `draft` is the draft model's decode passes, `draft_extend` its pass over the verified tokens.
+STEP_PARTS = ("verify_attention", "draft", "draft_extend", "gemm", "all_reduce", "other", "host_gap")
 DEFAULT_CONTEXT = 262144  # of Qwen3.5, where the scenario sets none
+_UNLIMITED = 1 << 30
 _LARGEST_GRAPH = 256  # where the scenario sets none: assumed, SGLang derives it from the memory
 _ACTIVATION = 2  # bytes of a bf16 number
 
@@ -54,13 +56,14 @@ class Serving:
             sizes = tuple(sorted(int(size) for size in named))
         missing = effects.missing_graph_bucket or float("inf")
         spec = settings.speculation
+        chunk = int(flags.get("chunked-prefill-size") or hardware.chunked_prefill)
         return cls(
             speculative=spec is not None,
             draft_steps=spec.steps if spec else 0,
             draft_tokens=spec.draft_tokens if spec else 1,
             padded_context=int(flags.get("context-length") or DEFAULT_CONTEXT),
-            chunk=int(flags.get("chunked-prefill-size") or hardware.chunked_prefill),
-            max_running=int(flags.get("max-running-requests") or 1 << 30),
+            chunk=chunk if chunk > 0 else _UNLIMITED,  # SGLang: -1 is one chunk, however long
+            max_running=int(flags.get("max-running-requests") or _UNLIMITED),
             max_total_tokens=float(flags.get("max-total-tokens") or "inf"),
             graphs=tuple(size for size in sizes if size < missing),
         )
@@ -80,23 +83,53 @@ def graph_sizes(speculative: bool, largest: int) -> tuple[int, ...]:
     return tuple(sorted({*(size for size in every if size <= largest), largest}))
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """What a step of so many sequences costs whatever their lengths, in seconds; of drafts all but attention."""
+
+    gemm: float
+    all_reduce: float
+    small: float
+    draft: float
+    draft_extend: float
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Passes of the draft model in a step: who serves attention, tokens a sequence, how many."""
+
+    kernel: AttentionKernel
+    query_tokens: int
+    times: int
+
+
 class StepModel:
     """Times of one server: a model on `tp` GPUs of a machine."""
 
     def __init__(
-        self, hardware: Hardware, settings: SglangSettings, serving: Serving, tp: int, effects: Effects
+        self,
+        hardware: Hardware,
+        settings: SglangSettings,
+        serving: Serving,
+        tp: int,
+        effects: Effects,
+        serves_draft_extend: bool = True,
     ) -> None:
+        """`serves_draft_extend`: the plug-in's arm takes over draft-extend as well, as it does from its second version
+        on."""
         self.hardware, self.serving, self.tp, self.effects = hardware, serving, tp, effects
         self.shape: ModelShape = model_of(settings)
         arms = hardware.arms
         verify = {None: arms.unhooked, "upstream": arms.upstream, "generic": arms.generic, "in-tree": arms.in_tree}
         name = verify[settings.verify] if serving.speculative else arms.decode
         self._verify, self._decode = hardware.kernels[name], hardware.kernels[arms.decode]
-        self._extend = hardware.kernels[arms.draft_extend]
-        host = hardware.host
-        self.scheduler = host.speculative_step if serving.speculative else host.step
-        """Seconds that the scheduler needs for a step."""
-        self.scheduler += host.tensor_parallel if tp > 1 else 0.0
+        taken = settings.verify in ("generic", "in-tree") and serves_draft_extend
+        self._extend = self._verify if taken else hardware.kernels[arms.draft_extend]
+        self._host = hardware.host.speculative if serving.speculative else hardware.host.plain
+        self.scheduler = self._host.step + (hardware.host.tensor_parallel if tp > 1 else 0.0)
+        """Seconds that the scheduler needs for a step, whatever the batch."""
+        self._calls = {q: self._call(q) for q in (1, serving.draft_tokens)}
+        self._fixed: dict[int, _Fixed] = {}
 
     def _call(self, query_tokens: int) -> Call:
         return Call(
@@ -108,7 +141,7 @@ class StepModel:
         )
 
     def decode(self, contexts: Ints) -> dict[str, Floats]:
-        """Seconds of each step, by part (PARTS).
+        """Seconds of each step, by part (STEP_PARTS).
 
         Args:
             contexts: (sequences, steps), tokens that each sequence has before the step.
@@ -116,36 +149,57 @@ class StepModel:
         batch, q = contexts.shape[0], self.serving.draft_tokens
         graph = self.serving.padded(batch)
         padded = graph or batch
-        host, shape = self.hardware.host, self.shape
-        call, lengths = self._call(q), contexts + q
+        host, shape = self._host, self.shape
+        fixed = self._fixed.get(padded) or self._fix(padded)
+        call, lengths = self._calls[q], contexts + q
         one_call = attention.seconds(self._verify, self.hardware, padded, call, lengths)
         one_call = one_call * (1 + self.effects.slower_kernel) + self._extra_segments(padded, call)
         steps = contexts.shape[1]
         parts = {
             "verify_attention": shape.full_layers * one_call,
-            "draft": self._draft(padded, contexts),
-            "gemm": np.full(steps, self._gemm(padded * q, shape.full_layers, shape.linear_layers)),
-            "all_reduce": np.full(steps, self._all_reduce(padded * q, shape.layers)),
-            "other": np.full(steps, self._small(padded * q, shape.layers) + self._state(batch)),
+            "draft": self._draft_attention(self._draft_decode(), padded, contexts) + fixed.draft,
+            "draft_extend": self._draft_attention(self._draft_extend(), padded, contexts) + fixed.draft_extend,
+            "gemm": np.full(steps, fixed.gemm),
+            "all_reduce": np.full(steps, fixed.all_reduce),
+            "other": np.full(steps, fixed.small + self._state(batch)),
         }
         device = sum(parts.values())
-        scheduler = self.scheduler
+        scheduler = self.scheduler + host.request * batch
         if graph is None:
-            scheduler += host.eager_layer * (shape.layers + self.serving.draft_steps)
-        parts["host_gap"] = np.maximum(0.0, scheduler - device) + host.gap + self.effects.host_stall
+            scheduler += self.hardware.host.eager_layer * (shape.layers + self.serving.draft_steps)
+        idle = np.maximum(scheduler - device, host.gap + host.gap_request * batch)
+        parts["host_gap"] = idle + self.effects.host_stall
         return parts
 
-    def _draft(self, padded: int, contexts: Ints) -> Floats:
-        """All passes of the draft model in a step: steps - 1 over one token, one over the verified tokens."""
-        serving = self.serving
-        if not serving.speculative:
+    def _draft_decode(self) -> _Passes:
+        """Passes over one token: the first draft comes from draft-extend."""
+        return _Passes(self._decode, 1, max(0, self.serving.draft_steps - 1))
+
+    def _draft_extend(self) -> _Passes:
+        """The pass over the verified tokens."""
+        return _Passes(self._extend, self.serving.draft_tokens, int(self.serving.speculative))
+
+    def _draft_attention(self, passes: _Passes, padded: int, contexts: Ints) -> Floats:
+        if not passes.times:
             return np.zeros(contexts.shape[1])
-        total = np.zeros(contexts.shape[1])
-        for kernel, q, times in ((self._decode, 1, serving.draft_steps - 1), (self._extend, serving.draft_tokens, 1)):
-            one = attention.seconds(kernel, self.hardware, padded, self._call(q), contexts + q)
-            fixed = self._gemm(padded * q, 1, 0) + self._all_reduce(padded * q, 1) + self._small(padded * q, 1)
-            total = total + times * (one + fixed)
-        return total
+        call, lengths = self._calls[passes.query_tokens], contexts + passes.query_tokens
+        return passes.times * attention.seconds(passes.kernel, self.hardware, padded, call, lengths)
+
+    def _draft_fixed(self, passes: _Passes, padded: int) -> float:
+        tokens = padded * passes.query_tokens
+        layer = self._gemm(tokens, 1, 0) + self._all_reduce(tokens, 1) + self._small(tokens, 1)
+        return passes.times * (layer + self.hardware.draft_pass)
+
+    def _fix(self, padded: int) -> _Fixed:
+        shape, tokens = self.shape, padded * self.serving.draft_tokens
+        fixed = self._fixed[padded] = _Fixed(
+            gemm=self._gemm(tokens, shape.full_layers, shape.linear_layers),
+            all_reduce=self._all_reduce(tokens, shape.layers),
+            small=self._small(tokens, shape.layers),
+            draft=self._draft_fixed(self._draft_decode(), padded),
+            draft_extend=self._draft_fixed(self._draft_extend(), padded),
+        )
+        return fixed
 
     def _extra_segments(self, padded: int, call: Call) -> float:
         """Seconds of the injected segments' traffic, a call."""
@@ -157,11 +211,15 @@ class StepModel:
     def _gemm(self, tokens: int, full: int, linear: int) -> float:
         """Projections, MLPs and the head of so many layers."""
         shape, hardware = self.shape, self.hardware
-        weights = (shape.touched_weights(full, linear, tokens) + shape.head_weights) * shape.bytes_per_weight
+        weights = self._stream(shape.dense_weights(full, linear) + shape.head_weights, full + linear, tokens)
         products = 2.0 * tokens * (shape.active_weights(full, linear) + shape.head_weights)
-        by_memory = weights / self.tp / (hardware.bandwidth * hardware.weight_stream)
-        by_matrix = products / self.tp / (hardware.matrix_rate(shape.weights) * hardware.decode_gemm)
-        return max(by_memory, by_matrix)
+        return max(weights, products / (hardware.matrix_rate(shape.weights) * hardware.decode_gemm)) / self.tp
+
+    def _stream(self, dense: float, layers: int, tokens: int) -> float:
+        """Seconds to read dense weights and the experts that the tokens touch."""
+        hardware, experts = self.hardware, self.shape.touched_expert_weights(layers, tokens)
+        numbers = dense / hardware.weight_stream + experts / hardware.expert_stream
+        return numbers * self.shape.bytes_per_weight / hardware.bandwidth
 
     def _all_reduce(self, tokens: int, layers: int) -> float:
         """Two a layer, on the hidden states: a ring moves 2 (n - 1) / n of the bytes."""
@@ -179,23 +237,31 @@ class StepModel:
         touched = 1 + self.serving.draft_tokens
         return touched * batch * self.shape.state_bytes_per_sequence() / self.tp / self.hardware.bandwidth
 
+    def prefill_launch(self) -> float:
+        """Seconds that the host needs to launch a prefill chunk."""
+        layers = self.shape.layers + int(self.serving.speculative)  # the draft model reads the prompt too
+        rule = self.hardware.prefill
+        a_layer = rule.launch_expert_layer if self.shape.experts else rule.launch_layer
+        return layers * a_layer * (1 + self.effects.prefill_interference)
+
+    def prefill_gap(self) -> float:
+        """Seconds between two chunks in which the device waits."""
+        return self.hardware.prefill.gap * (1 + self.effects.prefill_interference)
+
     def prefill(self, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of one prefill batch: (new tokens, tokens before them) of each request."""
+        """Device seconds of one prefill batch: (new tokens, tokens before them) of each request."""
         shape, hardware, rule = self.shape, self.hardware, self.hardware.prefill
         tokens = sum(new for new, _ in chunks)
         full, layers = shape.full_layers, shape.layers
-        if self.serving.speculative:  # the draft model reads the prompt too
+        if self.serving.speculative:
             full, layers = full + 1, layers + 1
-        products = 2.0 * tokens * shape.active_weights(full, layers - full)
-        weights = shape.touched_weights(full, layers - full, tokens) * shape.bytes_per_weight
-        gemm = max(
-            products / (hardware.matrix_rate(shape.weights) * rule.gemm),
-            weights / (hardware.bandwidth * hardware.weight_stream),
-        )
-        pairs = sum(new * before + new * new / 2 for new, before in chunks)
-        scores = (
-            4.0 * shape.query_heads * shape.head_size * pairs * full / (hardware.matrix_rate("bf16") * rule.attention)
-        )
-        reduced = self._all_reduce(tokens, layers)
-        alone = (gemm + scores) / self.tp + reduced + layers * rule.layer
-        return alone * (1 + self.effects.prefill_interference)
+        rate, linear = hardware.matrix_rate(shape.weights), layers - full
+        experts = shape.expert_weights_per_token * layers
+        dense = shape.active_weights(full, linear) - experts
+        products = 2.0 * tokens / rate * (dense / rule.gemm + experts / rule.experts)
+        products = max(products, self._stream(shape.dense_weights(full, linear), layers, tokens))
+        a_pair = 4.0 * shape.query_heads * shape.head_size * full / hardware.matrix_rate("bf16")
+        within = a_pair * sum(new * new / 2 for new, _ in chunks) / rule.attention
+        earlier = a_pair * sum(new * before for new, before in chunks) / rule.prefix
+        device = (products + within + earlier) / self.tp + self._all_reduce(tokens, layers)
+        return device * (1 + self.effects.prefill_interference)

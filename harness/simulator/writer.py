@@ -13,7 +13,7 @@ from harness.plan import LaunchPlan, plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
-from harness.simulator.simulate import AcceptLength, simulate_passes
+from harness.simulator.simulate import AcceptLength, serving_of, simulate_passes
 from harness.store import RunStore, utc_now
 
 
@@ -50,15 +50,17 @@ def write_run(
     plans = {plan.slug: plan for plan in plan_launches(scenario)}
     written = set()
     for done in simulate_passes(scenario, hardware, seed, injected, accept_length=accept_length):
-        slug = done.source.record.key.launch_slug
+        slug = done.record.key.launch_slug
         if slug not in written:
-            store.save_launch(launch_record(plans[slug], hardware))
+            graphs = serving_of(scenario, plans[slug], hardware, injected).graphs
+            store.save_launch(launch_record(plans[slug], hardware, graphs))
             written.add(slug)
-        store.save_pass(done.source.record, done.source.requests)
-        progress(done.source)
+        store.save_pass(done.record, done.requests)
+        progress(done)
 
 
-def launch_record(plan: LaunchPlan, hardware: Hardware) -> LaunchRecord:
+def launch_record(plan: LaunchPlan, hardware: Hardware, graphs: tuple[int, ...] = ()) -> LaunchRecord:
+    """The launch of a server that is not there; `graphs`: batch sizes of its decode graphs, as a server says them."""
     return LaunchRecord(
         slug=plan.slug,
         launch=plan.launch,
@@ -70,7 +72,7 @@ def launch_record(plan: LaunchPlan, hardware: Hardware) -> LaunchRecord:
         environment={},
         status="ready",
         gpus=tuple(range(plan.tp)),
-        described={"simulated": hardware.name},
+        described={"simulated": hardware.name, **({"decode_cuda_graph_bs": list(graphs)} if graphs else {})},
         verify=getattr(plan.arm.server, "verify", None) or "",
         findings=(SIMULATED,),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 
@@ -154,7 +155,13 @@ def test_agrees_with_ground_truth_at_64_streams() -> None:
     not add another. The best of three tries: a busy machine adds to the error, nothing takes from it.
     """
     alone = asyncio.run(check_client(1, rounds=12))
-    tries = [asyncio.run(check_client(64)) for _ in range(3)]
-    assert all(len(errors.ttft) >= 64 for errors in tries)
-    assert min(errors.percentiles("tpot")[0] for errors in tries) < 1e-3
-    assert min(errors.percentiles("ttft")[0] for errors in tries) < 1e-3 + alone.percentiles("ttft")[0]
+    best_tpot = best_ttft = math.inf
+    for _ in range(3):
+        errors = asyncio.run(check_client(64))
+        assert len(errors.ttft) >= 64
+        best_tpot = min(best_tpot, errors.percentiles("tpot")[0])
+        best_ttft = min(best_ttft, errors.percentiles("ttft")[0] - alone.percentiles("ttft")[0])
+        if max(best_tpot, best_ttft) < 1e-3:
+            break
+    assert best_tpot < 1e-3
+    assert best_ttft < 1e-3
