@@ -6,6 +6,7 @@ A site has thousands of charts and few kinds. Each kind's specification is made 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -187,6 +188,7 @@ _VERDICTS = {  # verdict → colour on a light and on a dark page
 }
 
 
+@functools.cache  # altair checks each against its schema, which takes seconds
 def site_specs() -> dict[str, dict[str, Any]]:
     """Specifications of the site's charts, by kind; what their data sets hold is said in each."""
     kinds = {"nights": _nights(), "load": _load("log"), "load_open": _load("linear"), "frontier": _points()}

@@ -171,7 +171,7 @@ def _nights(site: Site) -> str:
                 "night": age,
                 "run": _headline(report),
                 "rows": "moved on" if moved else word(_worst(view, _host(run))),
-                "primary": _primary(view, _host(run)),
+                "primary": _primary(view, run),
                 "link": f'<a href="{text(site.page_of(run))}" aria-label="Run {text(run.id)}">run</a>',
             })  # fmt: skip
     columns = [
@@ -191,17 +191,20 @@ def _worst(view: ScenarioView, host: str) -> str:
     return next((one.verdict.value for one in view.told if one.series.key.host == host), Verdict.NO_BASELINE.value)
 
 
-def _primary(view: ScenarioView, host: str) -> str:
-    """Each arm's last value of the scenario's one number."""
+def _primary(view: ScenarioView, run: StoredRun) -> str:
+    """Each arm's value of the scenario's one number in its last night; one that has none is named."""
     if view.primary is None:
         return "none declared"
     metric, level = view.primary
-    shown = [
-        f"{text(one.key.row.arm)} {shown_number(one.nights[-1].value, one.metric)}"
-        for one in view.current(metric)
-        if one.key.row.level == level and one.key.host == host
-    ]
-    return f"{text(long_label(Metric.of(metric)))} at {text(level.label)}: " + (", ".join(shown) or "–")
+    of_arms = {
+        one.key.row.arm: one for one in view.current(metric) if (one.key.row.level, one.key.host) == (level, _host(run))
+    }
+    shown = []
+    for arm in (arm for arm in view.arms if arm in of_arms):
+        last = of_arms[arm].nights[-1]
+        value = shown_number(last.value, of_arms[arm].metric)
+        shown.append(f"{arm} {value}" if last.day == night_of(run)[0] else f"{arm} nothing since {last.day}")
+    return text(f"{long_label(Metric.of(metric))} at {level.label}: {', '.join(shown) or '–'}")
 
 
 def _set_aside(site: Site) -> str:

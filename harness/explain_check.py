@@ -26,15 +26,15 @@ from harness.plan import plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
-from harness.simulator.simulate import AcceptLength, simulate_run
+from harness.simulator.simulate import AcceptLength, serving_of, simulate_run
 from harness.simulator.writer import environment, launch_record
 from harness.store import StoredRun
 
 BASE, HEAD, NOISE = "base", "head", "noise"
-PAIRS = 6
+PAIRS = 5
 RIGHT, FALSE_ALARMS = 0.95, 0.02
-# Effects on TPOT. A cause that makes less than the smallest is not asked for: six pairs whose launches differ by 1 %
-# can't see it (docs/statistics.md).
+# Effects on TPOT. A cause that makes less than the smallest is not asked for: five pairs whose launches differ by 1 %
+# can't be sure of it (docs/statistics.md).
 SMALLEST, LARGEST = 0.05, 0.15
 
 _FLAGS = {
@@ -61,9 +61,10 @@ class Configuration:
 
     def __str__(self) -> str:
         verify = getattr(self.scenario.server, "verify", None)
+        lengths = f"{self.scenario.workload.max_input} in, {self.scenario.workload.max_output} out"
         timer = "" if self.timer else "no device times, "
         return (
-            f"{self.hardware.name}, {verify}, {self.level.label}, {self.scenario.workload.max_output} out, {timer}"
+            f"{self.hardware.name}, {verify}, {self.level.label}, {lengths}, {timer}"
             f"{self.cause} = {self.size:.3g}: TPOT {100 * self.effect:+.1f} %"
         )
 
@@ -120,11 +121,12 @@ def _drawn(cause: str, machines: Sequence[Hardware], draw: Random, seed: int) ->
     scenario = _scenario(
         hardware,
         verify=draw.choice(("generic", "in-tree", "upstream")),
-        loads=(concurrency // 4, concurrency),
-        lengths=(short, long),
-        output=draw.choice((96, 160)),
+        concurrency=concurrency,
+        short=short,
+        long=long,
+        output=draw.choice((64, 128)),
     )
-    level = next(one for one in scenario.levels() if one.input_tokens == long and one.concurrency == concurrency)
+    [level] = scenario.own_levels()
     accept = AcceptLength(draw.uniform(2.2, 3.3), draw.uniform(0.05, 0.15))
     wanted = draw.uniform(SMALLEST, LARGEST)
     blank = Configuration(cause, 0.0, scenario, hardware, level, accept, 0.0, seed % 2 == 0, seed)
@@ -141,7 +143,8 @@ def _drawn(cause: str, machines: Sequence[Hardware], draw: Random, seed: int) ->
     return found if SMALLEST <= found.effect <= 2 * LARGEST else None
 
 
-def _scenario(hardware: Hardware, verify: str, loads: Sequence[int], lengths: Sequence[int], output: int) -> Scenario:
+def _scenario(hardware: Hardware, verify: str, concurrency: int, short: int, long: int, output: int) -> Scenario:
+    """The level that is asked about, one with shorter prompts, and one with a quarter of the load."""
     model, tp = _MODELS[hardware.gpu_vendor]
     return Scenario.model_validate(
         {
@@ -158,51 +161,50 @@ def _scenario(hardware: Hardware, verify: str, loads: Sequence[int], lengths: Se
             },
             "arms": {BASE: {}, HEAD: {}},
             "tp": [tp],
-            "workload": {"prompts": "prose", "input_tokens": list(lengths), "output_tokens": output},
-            "arrival": {"concurrency": list(loads), "requests_per_slot": 4, "min_requests": 12, "warmup_per_slot": 0},
+            "workload": {"prompts": "prose", "input_tokens": long, "output_tokens": output},
+            "arrival": {"concurrency": [concurrency], "requests_per_slot": 4, "warmup_per_slot": 0},
+            "factors": {"short": {"input_tokens": short}, "small": {"concurrency": [concurrency // 4]}},
             "launches": PAIRS,
-            "primary": {"metric": "tpot", "level": max(loads)},
+            "primary": {"metric": "tpot", "level": concurrency},
         }
     )
 
 
 def effect(one: Configuration) -> float:
-    """Relative effect on TPOT of a launch without any noise, at the level that is asked about."""
+    """Relative effect on TPOT of a launch without any noise, at the level that is asked about, with its prompts."""
     quiet = one.hardware.noise.model_copy(update={"launch": 0.0, "step": 0.0, "delivery": 0.0})
     tpot = {}
     for done in simulate_run(
-        one.scenario,
+        one.scenario.model_copy(update={"factors": {}}),
         one.hardware.model_copy(update={"noise": quiet}),
         seed=one.seed,
         injected={one.cause: Injection(one.size, (HEAD,))},
         launches=[0],
         accept_length=one.accept_length,
     ):
-        if done.record.key.level == one.level:
-            pooled = account(PassView.of(done))
-            assert pooled is not None, "every pass has a steady state"
-            tpot[done.record.key.arm] = pooled.tpot
+        pooled = account(PassView.of(done))
+        assert pooled is not None, "every pass has a steady state"
+        tpot[done.record.key.arm] = pooled.tpot
     return tpot[HEAD] / tpot[BASE] - 1
 
 
 def explained(one: Configuration) -> Explanation:
     """What `explain` says of a configuration, told no more than a measured run holds."""
     arms = (BASE, HEAD) if one.cause == NOISE else (HEAD,)
-    passes = simulate_run(
-        one.scenario,
-        one.hardware,
-        seed=one.seed,
-        injected={one.cause: Injection(one.size, arms)},
-        accept_length=one.accept_length,
-    )
+    injected = {one.cause: Injection(one.size, arms)}
+    passes = simulate_run(one.scenario, one.hardware, seed=one.seed, injected=injected, accept_length=one.accept_length)
+    plans = plan_launches(one.scenario)
     run = StoredRun(
         path=Path("runs/simulated"),
         id="simulated",
         created_at="",
         scenario=one.scenario,
         environment=environment(one.hardware, one.seed, {}, one.accept_length),
-        launches=tuple(launch_record(plan, one.hardware) for plan in plan_launches(one.scenario)),
-        passes=tuple(done if one.timer else _untimed(done) for done in passes),
+        launches=tuple(
+            launch_record(plan, one.hardware, serving_of(one.scenario, plan, one.hardware, injected).graphs)
+            for plan in plans
+        ),
+        passes=tuple(_shown(done, one.timer) for done in passes),
         failed=(),
     )
     base, head = one_label(Side(BASE, (run,), {BASE: BASE}), Side(HEAD, (run,), {HEAD: HEAD}))
@@ -211,10 +213,12 @@ def explained(one: Configuration) -> Explanation:
     return explain(Subject(base, label, tp, one.level), Subject(head, label, tp, one.level))
 
 
-def _untimed(source: Pass) -> Pass:
-    """A pass of a server that does not time its device."""
-    counters = {name: value for name, value in source.record.counters.items() if not name.startswith("device_")}
-    return replace(source, record=replace(source.record, counters=counters))
+def _shown(source: Pass, timer: bool) -> Pass:
+    """A pass as a server shows it: no step is traced, and without the timer it has no device times."""
+    counters = {
+        name: value for name, value in source.record.counters.items() if timer or not name.startswith("device_")
+    }
+    return replace(source, record=replace(source.record, counters=counters, step_profile={}))
 
 
 def trial(cause: str, machines: Sequence[Hardware], seed: int) -> Trial:

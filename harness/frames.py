@@ -34,14 +34,13 @@ def _typed(run: StoredRun, table: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     frame.insert(1, "scenario", run.scenario.name)
     frame.insert(2, "host", str(run.environment.get("host", "")))
     # Types by name, not by content: a column without values must have the same type in every run's file.
-    for column in frame.columns:
-        if column in _TEXT:
-            frame[column] = frame[column].astype("string")
-        elif column in _COUNTS or column.endswith("_n"):
-            frame[column] = frame[column].astype("Int64")
-        else:
-            frame[column] = frame[column].astype("float64")
-    return frame
+    return frame.astype({column: _type_of(str(column)) for column in frame.columns})
+
+
+def _type_of(column: str) -> str:
+    if column in _TEXT:
+        return "string"
+    return "Int64" if column in _COUNTS or column.endswith("_n") else "float64"
 
 
 _TEXT = {"run", "scenario", "host", "arm", "factor", "started_at", "status", "findings", "finding_details"}

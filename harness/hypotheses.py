@@ -3,7 +3,7 @@
 A newcomer adds a hypothesis with one entry below and a test on hand-made passes. Numbers 1 to 9 are those of the
 question that this suite began with: a verify kernel twice as fast, and TPOT up by 5.4 % at concurrency 16, docs/c16.md.
 
-Four of them make the decode step itself longer. What tells them apart is where the excess appears:
+Some of them make the decode step itself longer. What tells these apart is where the excess appears:
 
     graph bucket   at batch sizes that one side has no graph for (its log, and the sizes captured)
     ragged lengths where lengths differ within a batch, and not where they are equal
@@ -18,10 +18,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import fmean
 
 from harness import signatures
-from harness.account import ACCEPTANCE, INTERFERENCE, MIX, STALLS, STEP
-from harness.case import Case, Estimate, Subject, build
+from harness.account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP
+from harness.case import Case, Estimate, Excess, Subject, build
 from harness.errors import MtpbenchError
 from harness.rule import FAIL_ERROR, LIMIT, TOLERANCE
 from harness.signatures import Sign
@@ -60,12 +61,29 @@ class Hypothesis:
     experiment: Callable[[Case], str]
 
 
+@dataclass(frozen=True)
+class Tested:
+    """A hypothesis and what the data say of it."""
+
+    hypothesis: Hypothesis
+    outcome: Outcome
+
+
 def changed(case: Case) -> bool:
-    """Has TPOT changed at all, by more than is worth a word? Two-sided, at the error rate of verdicts."""
+    """Has TPOT changed at all, by more than is worth a word? Two-sided, at the error rate of verdicts.
+
+    A part may be certain where the whole is not, since the others are noisy: it makes the change certain when it is as
+    large as the whole looks, at that error rate shared between all parts.
+    """
     if not case.whole.sure(FAIL_ERROR):
-        return False
+        return any(_makes_the_change(case.whole, part) for part in case.parts.values())
     low, high = (case.whole.low, case.whole.high) if case.whole.known else (case.whole.mean, case.whole.mean)
     return high > TOLERANCE or low < -TOLERANCE
+
+
+def _makes_the_change(whole: Estimate, part: Estimate) -> bool:
+    sure = part.known and part.sure(FAIL_ERROR / len(PARTS)) and abs(part.mean) > TOLERANCE
+    return sure and abs(whole.mean - part.mean) <= abs(part.mean) / 2
 
 
 def unchanged(case: Case) -> bool:
@@ -298,29 +316,39 @@ def _caches(case: Case) -> Outcome:
 
 
 def _wave_tail(case: Case) -> Outcome:
-    """A bump of the excess at this batch size among its neighbours."""
+    """A bump of the excess at this batch size among its neighbours, in this sweep or in a factor's."""
     if (known := _step(case)) is not None:
         return known
-    here = case.excess[0]
-    near = [
-        e
-        for e in case.excess[1:]
-        if 0.7 * here.batch <= e.batch <= 1.3 * here.batch
-        and abs(e.batch - here.batch) > 0.5
-        and abs(math.log(e.length / here.length)) < math.log1p(signatures.EQUAL_LENGTHS)
-        and len(e.values) == len(here.values)
-    ]
     explains = case.parts[STEP].mean
-    if len(near) < 3 or not any(e.batch < here.batch for e in near) or not any(e.batch > here.batch for e in near):
+    here, near = _neighbours(case)
+    if here is None:
         return Outcome(State.UNTESTED, "fewer than three batch sizes near this one, on both sides of it", explains)
-    around = [sum(e.values[n] / e.base_step for e in near) / len(near) for n in range(len(here.values))]
+    around = [fmean(e.values[n] / e.base_step for e in near) for n in range(len(here.values))]
     bump = Estimate.of([mine / here.base_step - other for mine, other in zip(here.values, around, strict=True)])
-    sign = math.copysign(1, here.relative)
+    sign, half = math.copysign(1, here.relative), abs(here.relative) / 2
     figures = f"the step's change at a batch of {here.batch:.0f} exceeds that of its neighbours by {percent(bump)}"
-    if sign * bump.mean >= abs(here.relative) / 2 and (bump.sure() or not bump.known):
+    if sign * bump.mean >= half and (bump.sure() or not bump.known):
         return Outcome(State.CONFIRMED, figures, explains)
-    refuted = signatures.most(bump, sign) < abs(here.relative) / 2
-    return Outcome(State.REFUTED if refuted else State.UNTESTED, figures, explains)
+    return Outcome(State.REFUTED if signatures.most(bump, sign) < half else State.UNTESTED, figures, explains)
+
+
+_NEAR = 0.3  # of the load
+
+
+def _neighbours(case: Case) -> tuple[Excess | None, list[Excess]]:
+    """The load of the question in a sweep with at least three loads near it, on both sides, and these."""
+    load = case.head.level.concurrency
+    groups: dict[tuple[str, bool, int], list[Excess]] = {}
+    for e in case.excess:
+        if len(e.values) == len(case.pairs):
+            groups.setdefault((e.level.factor, e.level.burst, e.level.input_tokens), []).append(e)
+    for group in groups.values():
+        here = next((e for e in group if e.level.concurrency == load), None)
+        near = [e for e in group if e is not here and abs(e.level.concurrency - load) <= _NEAR * load]
+        below = sum(e.level.concurrency < load for e in near)
+        if here is not None and len(near) >= 3 and 0 < below < len(near):
+            return here, near
+    return None, []
 
 
 def _noise(case: Case) -> Outcome:

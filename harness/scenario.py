@@ -398,8 +398,8 @@ class Scenario(Strict):
         return self.arrival.model_copy(update=changed)
 
     def profiled(self, level: LoadLevel) -> bool:
-        """Is the device traced at this level? Open loops have no burst of a fixed size."""
-        if self.profile is None or level.open_loop:
+        """Is the device traced at this level? Open loops have no burst of a fixed size; factors are like the others."""
+        if self.profile is None or level.open_loop or level.factor:
             return False
         return self.profile.concurrency is None or level.concurrency in self.profile.concurrency
 

@@ -168,6 +168,8 @@ def _fields_at(path: KeyPath, engine: str) -> set[str]:
     """Names of the keys allowed at `path`."""
     if path[:1] == ("arms",):
         path = ("server", *path[2:])
+    if path[:1] == ("factors",):
+        path = ("factors", *path[2:])  # the name of a factor is free
     kinds: list[type[BaseModel]] = [Scenario]
     for part in path:
         kinds = [

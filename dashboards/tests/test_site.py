@@ -174,7 +174,7 @@ def test_the_overview_names_what_was_injected_worst_first(simulated: tuple[Site,
     words = read(out / "index.html").words
     for said in (
         "TTFT at concurrency 64 (TP1, mtp-upstream)", "its control was 40 % off", "can't be read", "simulated-person",
-        "FAIL", "last night 2026-11-29 (yesterday)",
+        "FAIL", "last night 2026-11-29 (yesterday)", "mtp-generic nothing since 2026-11-08",
     ):  # fmt: skip
         assert said in words, said
     [accepted] = [one for one in site.told if one.excused]

@@ -174,6 +174,11 @@ def test_a_bump_at_one_batch_size() -> None:
     found = judge(case([b for b, _ in both], [h for _, h in both], near[16]))
     assert found.cause == "slower_kernel"
     assert outcome(found, 7) is State.CONFIRMED
+    # A closed loop at 16 is told by the burst's neighbours too; without them nothing is.
+    loops = [({**b, C16: b[near[16]]}, {**h, C16: h[near[16]]}) for b, h in both]
+    assert outcome(judge(case([b for b, _ in loops], [h for _, h in loops])), 7) is State.CONFIRMED
+    alone = [({C16: b[C16]}, {C16: h[C16]}) for b, h in loops]
+    assert outcome(judge(case([b for b, _ in alone], [h for _, h in alone])), 7) is State.UNTESTED
 
 
 def test_noise_has_no_cause_and_too_little_data_is_not_called_noise() -> None:
@@ -193,6 +198,19 @@ def test_noise_has_no_cause_and_too_little_data_is_not_called_noise() -> None:
     assert "launches differ too much" in wild.sentence
     assert "certain is a change of the device's verify" in wild.sentence
     assert wild.next.startswith("mtpbench ab runs/by-hand/scenario.yaml --base arm:old --head arm:new")
+
+
+def test_a_part_may_be_certain_where_the_whole_is_not() -> None:
+    """The step is 6 % longer in each pair; prefills differ by more than that from launch to launch."""
+    draw = np.random.default_rng(2)
+
+    def side(seconds: float) -> list[Levels]:
+        noisy = [float(draw.normal(5.0, 0.5)) for _ in range(5)]
+        return [{C16: seen(make({16: (500, seconds * (1 + n / 1000))}, interference=i))} for n, i in enumerate(noisy)]
+
+    both = case(side(0.010), side(0.0115))
+    assert both.whole.p > 0.01
+    assert "decode step, at equal batch sizes makes" in judge(both).sentence
 
 
 def test_one_launch_tells_only_what_launches_hardly_ever_differ_by() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import one_pass, request
@@ -12,6 +14,7 @@ from harness.metrics import (
     PassView,
     Slo,
     accept_length,
+    distribution,
     e2e,
     inter_token_latencies,
     step_gaps,
@@ -20,7 +23,7 @@ from harness.metrics import (
     ttft,
 )
 from harness.model import Event, LoadLevel, RequestStatus
-from harness.window import achieved_concurrency, counted, peak_in_flight, steady_window
+from harness.window import Window, achieved_concurrency, counted, cut, peak_in_flight, steady_window
 
 
 def test_definitions_by_hand() -> None:
@@ -175,3 +178,22 @@ def test_record_survives_its_file_form() -> None:
     back = type(r).from_json(r.to_json())
     assert back == r
     assert back.events == (Event(5.5, 1), Event(5.75, 4))
+
+
+def test_a_burst_counts_only_while_all_decode() -> None:
+    """The second request is prefilled until 2.0 s, which holds up the first; both decode until one ends at 5 s."""
+    first = request(0, send=0.0, events=[(1.0, 1), (2.5, 4), (3.5, 7), (5.0, 10)], verify_steps=3)
+    second = request(1, slot=1, send=0.0, events=[(2.0, 1), (2.5, 3), (3.5, 5), (5.0, 7), (9.0, 9)], verify_steps=4)
+    source = one_pass([first, second], 2)
+    level = LoadLevel(concurrency=2, burst=True)
+    view = PassView.of(replace(source, record=replace(source.record, key=replace(source.record.key, level=level))))
+    assert view.window == Window(2.0, 5.0)
+    assert view.counted == (first, second)
+    # From 2.5 to 5.0 s the first gets 6 tokens in two steps; from 2.0 to 5.0 s the second gets 6 in three.
+    assert [tpot(r) for r in view.decoding] == [pytest.approx(2.5 / 6), pytest.approx(3.0 / 6)]
+    assert [accept_length(r) for r in view.decoding] == [3.0, 2.0]
+    assert distribution("tpot", view).mean == pytest.approx((2.5 / 6 + 3.0 / 6) / 2)
+    assert distribution("ttft", view).mean == pytest.approx(1.5)  # as ever
+    assert cut(first, Window(6.0, 7.0)).events == ()
+    with pytest.raises(ValueError, match="a burst has a concurrency"):
+        LoadLevel(rate=1.0, burst=True)

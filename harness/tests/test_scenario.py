@@ -10,9 +10,10 @@ import pytest
 import yaml
 from conftest import SCENARIO
 
+from harness.engines.registry import ENGINES
 from harness.errors import ScenarioError
 from harness.model import LoadLevel, PassKey
-from harness.plan import choose_gpus, plan_launches
+from harness.plan import choose_gpus, launch_context, plan_launches
 from harness.scenario import Scenario, warnings
 from harness.scenario_file import load, parse
 from harness.units import format_duration, parse_duration, parse_rate
@@ -247,3 +248,61 @@ def test_a_list_of_prompt_lengths_is_swept() -> None:
     for wrong in ("[]", "[32, 32]", "[0]"):
         with pytest.raises(ScenarioError):
             parse(SCENARIO.replace("input_tokens: 32", f"input_tokens: {wrong}"), "s.yaml")
+
+
+FACTORS = """\
+primary: {metric: tpot, level: 2}
+factors:
+  burst: {burst: true, concurrency: [1, 2], warmup_per_slot: 0}
+  ragged: {input_tokens: {min: 16, max: 48}}
+  long: {input_tokens: 64, requests_per_slot: 5}
+"""
+
+
+def test_factors_are_further_levels() -> None:
+    loaded = parse(SCENARIO + FACTORS, "s.yaml")
+    own, further = loaded.levels()[:2], loaded.levels()[2:]
+    assert own == loaded.own_levels() == [LoadLevel(1), LoadLevel(2)]
+    assert further == [
+        LoadLevel(1, factor="burst", burst=True),
+        LoadLevel(2, factor="burst", burst=True),
+        LoadLevel(2, factor="ragged"),  # at the primary endpoint's load
+        LoadLevel(2, factor="long", input_tokens=64),
+    ]
+    assert [level.label for level in further] == ["1 (burst)", "2 (burst)", "2 (ragged)", "2 (64 in, long)"]
+    assert PassKey(0, "a", 1, further[3], 0).slug == "00-a-tp1-p00-c0002-i64-long"
+    assert loaded.primary_level == own[1]
+    requests = [loaded.arrival_of(level).requests(level) for level in loaded.levels()]
+    assert requests == [8, 8, 1, 2, 8, 10]
+    assert [loaded.arrival_of(level).warmups(level) for level in loaded.levels()] == [1, 2, 0, 0, 2, 2]
+    assert loaded.max_context == 64 + 16
+    lengths = [loaded.workload_of(level).input_tokens for level in further]
+    assert lengths[:2] == [32, 32]
+    assert (lengths[2].min, lengths[2].max) == (16, 48)  # type: ignore[union-attr]
+    assert lengths[3] == 64
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("burst: {burst: true, concurrency: [1, 2], warmup_per_slot: 0}", "burst: {}", "a factor changes something"),
+        ("requests_per_slot: 5", "requests_per_slot: 2", "`requests_per_slot` must be at least 3"),
+        ("long: {", "a/b: {", "factors.a/b"),
+        ("long: {input_tokens: 64", "long: {input_token: 64", "unknown key; did you mean 'input_tokens'?"),
+        ("concurrency: [1, 2]\n", "rates: [1/s]\n", "factors go with `arrival.concurrency`"),
+    ],
+)
+def test_factors_that_say_nothing(old: str, new: str, expected: str) -> None:
+    text = SCENARIO + FACTORS.replace("primary: {metric: tpot, level: 2}\n", "")
+    assert old in text
+    assert any(expected in problem for problem in problems(text.replace(old, new))), problems(text.replace(old, new))
+
+
+def test_a_flag_with_several_values() -> None:
+    text = SGLANG.replace("{page-size: 16}", "{page-size: 16, cuda-graph-bs: [1, 2, 24]}")
+    loaded = parse(text, "s.yaml")
+    context = launch_context(loaded, plan_launches(loaded)[0], (), 1, Path("cache"))
+    command = ENGINES["sglang"].command(loaded.arm("no-mtp").server, context)
+    assert command is not None
+    at = command.argv.index("--cuda-graph-bs")
+    assert command.argv[at + 1 : at + 4] == ("1", "2", "24")

@@ -156,3 +156,22 @@ def test_swept_lengths_have_their_own_prompts() -> None:
         assert lengths == {len(item.prompt.ids) for item in items_of(prompts, block)} == {level.input_tokens}
         seen[level.input_tokens] = seen.get(level.input_tokens, 0) + block.count
     assert seen[40] == seen[64] > 0
+
+
+def test_factors_come_last_and_have_lengths_of_their_own() -> None:
+    """A scenario's own passes have the same prompts with and without factors."""
+    plain = scenario()
+    plan = parse(SCENARIO + "factors:\n  ragged: {input_tokens: {min: 8, max: 56}}\n  burst: {burst: true}\n", "x.yaml")
+    prompts, without = book(plan), book(plain)
+    blocks = plan_blocks(plan)
+    for key, block in plan_blocks(plain).items():
+        assert (blocks[key].first, blocks[key].count) == (block.first, block.count)
+        assert [i.prompt.tokens for i in items_of(prompts, block)] == [
+            i.prompt.tokens for i in items_of(without, block)
+        ]
+    ragged, burst = plan.levels()[2:]
+    lengths = {item.prompt.tokens for item in items_of(prompts, blocks[ragged, 0, False])}
+    assert min(lengths) >= 8
+    assert len(lengths) > 3
+    assert {item.prompt.tokens for item in items_of(prompts, blocks[burst, 0, False])} == {32}
+    assert blocks[burst, 0, False].count == 2
