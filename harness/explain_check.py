@@ -126,14 +126,14 @@ def _drawn(
         noise = hardware.noise.model_copy(update={"texts": 0.0})
         hardware = hardware.model_copy(update={"noise": noise})
     concurrency = draw.choice((8, 12, 16))
-    short, long = draw.choice(((4096, 16384), (8192, 32768), (8192, 65536)))
+    short, long = draw.choice(((4096, 16384), (8192, 32768)))
     scenario = _scenario(
         hardware,
         verify=draw.choice(("generic", "in-tree", "upstream")),
         concurrency=concurrency,
         short=short,
         long=long,
-        output=draw.choice((64, 128)),
+        output=draw.choice((192, 256)),
     )
     [level] = scenario.own_levels()
     accept = AcceptLength(draw.uniform(2.2, 3.3), draw.uniform(0.05, 0.15))
