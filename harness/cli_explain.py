@@ -79,6 +79,9 @@ def check_explain(
     cause: Annotated[list[str] | None, typer.Option(help="Only this cause; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Of the configurations.")] = 1,
     machines: Annotated[Path, typer.Option(help="Folder with machine files.")] = Path("scenarios/hardware"),
+    other_texts: Annotated[
+        bool, typer.Option("--other-texts", help="Launches answer the same prompts with other texts: much harder.")
+    ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As it stands in docs/c16.md.")] = False,
 ) -> None:
     """Put causes into simulated servers, and count how often `explain` names them. A hundred take about ten minutes."""
@@ -101,7 +104,7 @@ def check_explain(
         style = None if one.right else "bold red"
         err.print(Text(f"{one.configuration} → {one.named or 'not told'}", style=style or ""), soft_wrap=True)
 
-    done = explain_check.trials([load_hardware(file) for file in files], chosen, seed, tell)
+    done = explain_check.trials([load_hardware(file) for file in files], chosen, seed, tell, other_texts)
     if markdown:
         sys.stdout.write(explain_check.to_markdown(done))
     else:

@@ -136,6 +136,8 @@ def _interference(case: Case) -> Outcome:
     first, rate = case.ratio(lambda seen: seen.ttft), case.ratio(lambda seen: seen.throughput)
     if first and rate:
         figures += f"; TTFT {100 * math.expm1(first.mean):+.1f} %, output {100 * math.expm1(rate.mean):+.1f} %"
+    if _lengths_differ(case):
+        return Outcome(State.REFUTED, f"the sides got other lengths, which prefills follow: {figures}", part.mean)
     state = carried(case, part)
     if (burst := _burst(case)) is not None and state is State.CONFIRMED:
         figures += f"; in a burst without prefill the step changes by {100 * burst:+.1f} %"
@@ -164,7 +166,13 @@ def _batch(case: Case) -> Outcome:
     sizes = case.mean(lambda seen: seen.account.mean_batch)
     steps = case.mean(lambda seen: seen.account.decode_step)
     figures = f"{percent(part, case)} of TPOT: mean batch {_pair(sizes)}, undisturbed step {_pair(steps, ' ms', 1e3)}"
+    if _lengths_differ(case):
+        return Outcome(State.REFUTED, f"the sides got other lengths, which batches follow: {figures}", part.mean)
     return Outcome(carried(case, part), figures, part.mean)
+
+
+def _lengths_differ(case: Case) -> bool:
+    return not case.between_levels and signatures.other_lengths(case)
 
 
 # What makes the decode step itself longer.
