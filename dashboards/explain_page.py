@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards.charts import account_panels
-from dashboards.run_page import _SCRIPT, _STYLE, vega_bundle
+from dashboards.charts import account_panels, vega_lite_version
+from dashboards.markup import script_json, text
+from dashboards.run_page import SCRIPT, STYLE, vega_bundle
 from harness.explain import Explanation
 from harness.explain_report import (
     ACCOUNT_HEADERS,
@@ -38,30 +37,29 @@ def render(explanation: Explanation, cache_dir: Path) -> str:
     """The page as HTML. Raises ImportError where altair or vl-convert is missing."""
     charts = account_panels(explanation)
     figures = "".join(
-        f'<figure><figcaption>{_text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
+        f'<figure><figcaption>{text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
         for n, (title, _) in enumerate(charts)
     )
-    schema = str(charts[0][1]["$schema"])
-    bundle = vega_bundle(".".join(schema.rsplit("/v", 1)[-1].split(".")[:2]), cache_dir)
-    specs = _script_json([spec for _, spec in charts])
+    bundle = vega_bundle(vega_lite_version(str(charts[0][1]["$schema"])), cache_dir)
+    specs = script_json([spec for _, spec in charts])
     case = explanation.case
     names = (
         f"base: {case.base.name} ({_runs(case.base.side.runs)}); head: {case.head.name} ({_runs(case.head.side.runs)})"
     )
-    notes = "".join(f'<li class="soft">{_text(note)}</li>' for note in explanation.notes)
+    notes = "".join(f'<li class="soft">{text(note)}</li>' for note in explanation.notes)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>Why did TPOT change? – mtpbench</title><style>{_STYLE}{_OWN_STYLE}</style></head><body>"
-        f'<p class="soft">Why did TPOT change?</p><h1>{_text(headline(explanation))}</h1>'
-        f'<p class="soft">{_text(names)}</p>'
+        f"<title>Why did TPOT change? – mtpbench</title><style>{STYLE}{_OWN_STYLE}</style></head><body>"
+        f'<p class="soft">Why did TPOT change?</p><h1>{text(headline(explanation))}</h1>'
+        f'<p class="soft">{text(names)}</p>'
         f'<div class="charts">{figures}</div>'
         f"<h2>The account</h2>{_account(explanation)}"
-        f'<p class="soft">{_text(LEGEND)}</p>'
+        f'<p class="soft">{text(LEGEND)}</p>'
         f"<h2>Hypotheses</h2>{_hypotheses(explanation)}"
-        f'<h2>Next</h2><p class="next"><code>{_text(explanation.next)}</code><br>{_text(explanation.next_why)}</p>'
+        f'<h2>Next</h2><p class="next"><code>{text(explanation.next)}</code><br>{text(explanation.next_why)}</p>'
         f"<ul>{notes}</ul>"
-        f"<script>{bundle}</script><script>const specs = {specs};{_SCRIPT}</script></body></html>"
+        f"<script>{bundle}</script><script>const specs = {specs};{SCRIPT}</script></body></html>"
     )
 
 
@@ -86,7 +84,7 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequenc
     def cell(tag: str, title: str, value: str) -> str:
         classes = " ".join(["text"] * (title in _LEFT) + ["figures"] * (title == "figures"))
         scope = ' scope="col"' if tag == "th" else ""
-        return f'<{tag}{scope} class="{classes}">{_text(value)}</{tag}>'
+        return f'<{tag}{scope} class="{classes}">{text(value)}</{tag}>'
 
     head = "".join(cell("th", title, title) for title in headers)
     body = "".join(
@@ -96,12 +94,3 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequenc
     return (
         f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
-
-
-def _text(value: str) -> str:
-    return html.escape(value, quote=True)
-
-
-def _script_json(value: object) -> str:
-    """JSON that can stand inside a script element: no `</script>` and no comment can end it early."""
-    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -11,7 +11,7 @@ from dashboards.markup import script_json, text
 from harness.report import Report, build
 from harness.store import StoredRun, write_atomically
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0; --paper: #fff; --bad: #b3261e;
   --good: #1a7f37; --panel: #f6f8fa }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --paper: #0d1117;
@@ -34,7 +34,7 @@ pre { overflow-x: auto; background: var(--panel); padding: .75rem; border-radius
 details { margin: .4rem 0 } summary { cursor: pointer }
 """
 
-_SCRIPT = """
+SCRIPT = """
 const dark = matchMedia('(prefers-color-scheme: dark)');
 function draw() {
   const ink = getComputedStyle(document.documentElement).getPropertyValue('--ink').trim();
@@ -66,14 +66,14 @@ def render(run: StoredRun, cache_dir: Path) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{text(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>"
         f"{_head(run, report)}"
         f'<div class="charts">{figures}</div>'
         f"<h2>All lines</h2>{sweep_table(report)}"
         f"<h2>Servers</h2>{_launches(run)}"
         f"<h2>Environment</h2><pre>{text(json.dumps(run.environment, indent=1))}</pre>"
         f"<h2>Scenario</h2><pre>{text(json.dumps(run.scenario.model_dump(mode='json'), indent=1))}</pre>"
-        f"<script>{bundle}</script><script>const specs = {specs};{_SCRIPT}</script></body></html>"
+        f"<script>{bundle}</script><script>const specs = {specs};{SCRIPT}</script></body></html>"
     )
 
 
