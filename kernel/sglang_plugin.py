@@ -137,12 +137,12 @@ class _Served:
             self.evidence.count_passed(reason, self.sequences, captured)
 
 
-def _few_tokens(evidence: Evidence, batch: Any) -> _Served | None:
+def _few_tokens(evidence: Evidence, batch: Any, draft_extend: bool) -> _Served | None:
     """Is this batch one that the arm serves?"""
     mode = batch.forward_mode
     if mode.is_target_verify():
         return _Served(evidence, False, len(batch.seq_lens))
-    if _serves_draft_extend(evidence.arm) and mode.is_draft_extend_v2():
+    if draft_extend and mode.is_draft_extend_v2():
         return _Served(evidence, True, len(batch.seq_lens))
     return None
 
@@ -210,12 +210,13 @@ def _triton_hook(arm: str, evidence: Evidence) -> Hook:
     from kernel.ops import generic_attention_tokens, mtp_verify_attention_tokens
 
     serve = {"generic": generic_attention_tokens, "in-tree": mtp_verify_attention_tokens}.get(arm)
+    draft_extend = _serves_draft_extend(arm)
 
     def around(
         original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
     ) -> Any:
         """The backend writes K and V and looks up its buffers as ever; only its last call is replaced."""
-        served = _few_tokens(evidence, batch)
+        served = _few_tokens(evidence, batch, draft_extend)
         if served is None:
             return original(backend, q, k, v, layer, batch, *args, **kw)
         plain = backend.extend_attention_fwd
@@ -325,11 +326,12 @@ def _aiter_hooks(arm: str, evidence: Evidence) -> list[Hook]:
 
     # The batch being served, if there is one. Up to 0.5.18, draft-extend never comes to these functions.
     serving: list[_Served] = []
+    draft_extend = _serves_draft_extend(arm)
 
     def around_extend(
         original: Call, backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any, *args: Any, **kw: Any
     ) -> Any:
-        served = _few_tokens(evidence, batch)
+        served = _few_tokens(evidence, batch, draft_extend)
         if served is None:
             return original(backend, q, k, v, layer, batch, *args, **kw)
         serving.append(served)
