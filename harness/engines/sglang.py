@@ -397,8 +397,20 @@ def _verify_problems(settings: SglangSettings) -> list[tuple[str, str]]:
     if spec is None:
         found.append(("verify", "needs `speculation`: without drafts nothing is verified"))
     backend = _HOOKED_BACKEND[settings.gpu_vendor]
-    if flags.get("attention-backend") != backend:
-        found.append(("flags.attention-backend", f"must be {backend}: the plug-in hooks that backend's target-verify"))
+    of_decode, of_prefill = (
+        flag if flags.get(flag) is not None else "attention-backend"
+        for flag in ("decode-attention-backend", "prefill-attention-backend")
+    )
+    if flags.get(of_decode) != backend:
+        found.append((f"flags.{of_decode}", f"must be {backend}: the plug-in hooks that backend's target-verify"))
+    if flags.get(of_prefill) != flags.get(of_decode) and flags.get("speculative-attention-mode") != "decode":
+        found.append(
+            (
+                "flags.speculative-attention-mode",
+                f"must be decode: SGLang's default sends target-verify to {flags.get(of_prefill)}, the backend of "
+                "prefill, and the plug-in would wait for it in vain",
+            )
+        )
     if settings.verify == "upstream":
         return found
     if flags.get("kv-cache-dtype") != "fp8_e4m3":

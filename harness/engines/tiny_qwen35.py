@@ -2,10 +2,15 @@
 
     python -m harness.engines.tiny_qwen35 KIND OUT
 
-KIND is a key of KINDS. `dense-16-1` (16 query heads, 1 KV head: the shape of 397B at TP2) and `dense-32-2` (its
-shape at TP1, or at TP2 two times 16/1) get weights with real, tunable draft acceptance, by the same trick as
-tiny_gguf.py: `lm_head[successor(t)] = embedding[t]`, small branches, and an MTP projection that is the identity
-plus noise. `moe-32-2` has a configuration and a tokeniser only: start it with dummy weights.
+KIND is a key of KINDS. Those with weights have real, tunable draft acceptance, by the same trick as tiny_gguf.py:
+`lm_head[successor(t)] = embedding[t]`, small branches, and an MTP projection that is the identity plus noise.
+
+- `dense-16-1`: 16 query heads on one KV head, the shape of 397B at TP2; eight layers, made and started fastest.
+- `dense-32-2`: the shape of 397B at TP1, or two times 16/1 at TP2.
+- `deep-16-1`, `deep-32-2`: as deep and as wide as Qwen3.5-0.8B (24 layers, hidden size 1024), for what depends on how
+  much of the work the one draft layer is: there it stands beside six layers of full attention (397B: 15), in the
+  dense ones beside two.
+- `moe-32-2`: a configuration and a tokeniser only; start it with dummy weights.
 
 Needs tokenizers, and for weights torch, transformers and safetensors: all come with SGLang.
 """
@@ -37,6 +42,7 @@ _FIRST_SPECIAL = VOCAB - len(_SPECIAL)
 # Acceptance falls from 1 to 0 around noise = sqrt(hidden) / 4, which is 8 at hidden size 1024. At 6, one H200 accepts
 # about as many drafts as published for Qwen3.5 (3.3 to 3.4 tokens a step with three drafts); at 7, 2.55.
 _DRAFT_NOISE = 6.0
+_LAYERS = 8  # that the two scales below are for; what deeper models write adds up to as much
 _BRANCH_SCALE = 0.05
 # Text must not depend on rounding, and log-probabilities must show a broken attention kernel. So full attention
 # writes about as much as the embedding holds, is sharpened until a few keys of each head decide, and the head's
@@ -47,31 +53,27 @@ _ATTENTION_SCALE = 0.6
 _QUERY_NORM = 2.0  # the norm multiplies by 1 + this
 _HEAD_SCALE = 0.12
 
+
+def _dense(layers: int, intermediate: int, query_heads: int, kv_heads: int) -> dict[str, Any]:
+    return {
+        "architecture": "Qwen3_5ForConditionalGeneration",
+        "type": "qwen3_5",
+        "weights": True,
+        "text": {
+            "hidden_size": 1024,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": layers,
+            "num_attention_heads": query_heads,
+            "num_key_value_heads": kv_heads,
+        },
+    }
+
+
 KINDS: dict[str, dict[str, Any]] = {
-    "dense-16-1": {
-        "architecture": "Qwen3_5ForConditionalGeneration",
-        "type": "qwen3_5",
-        "weights": True,
-        "text": {
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 1,
-        },
-    },
-    "dense-32-2": {
-        "architecture": "Qwen3_5ForConditionalGeneration",
-        "type": "qwen3_5",
-        "weights": True,
-        "text": {
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 2,
-        },
-    },
+    "dense-16-1": _dense(_LAYERS, 3072, 16, 1),
+    "dense-32-2": _dense(_LAYERS, 3072, 32, 2),
+    "deep-16-1": _dense(24, 3584, 16, 1),
+    "deep-32-2": _dense(24, 3584, 32, 2),
     "moe-32-2": {
         "architecture": "Qwen3_5MoeForConditionalGeneration",
         "type": "qwen3_5_moe",
@@ -265,11 +267,12 @@ def _write_weights(out: Path) -> None:
     head[_FIRST_SPECIAL:] = 0
     state[embed_name] = embedding.to(torch.bfloat16)
     state["lm_head.weight"] = (head * _HEAD_SCALE).to(torch.bfloat16)
+    share = (_LAYERS / text.num_hidden_layers) ** 0.5  # independent contributions add up as squares
     for name in state:
         if name.endswith("self_attn.o_proj.weight"):
-            state[name] = state[name] * _ATTENTION_SCALE
+            state[name] = state[name] * (_ATTENTION_SCALE * share)
         elif name.endswith(("out_proj.weight", "down_proj.weight")):
-            state[name] = state[name] * _BRANCH_SCALE
+            state[name] = state[name] * (_BRANCH_SCALE * share)
         elif name.endswith("self_attn.q_norm.weight"):
             state[name] = torch.full_like(state[name], _QUERY_NORM)
 

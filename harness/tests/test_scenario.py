@@ -155,6 +155,16 @@ def test_all_errors_at_once() -> None:
         ),
         ("page-size: 16", "page-size: 64}\n  verify: in-tree #", "page-size: must be 16: the gate would reject"),
         (
+            "page-size: 16",
+            "attention-backend: aiter, prefill-attention-backend: fa3}\n  verify: in-tree #",
+            "speculative-attention-mode: must be decode: SGLang's default sends target-verify to fa3",
+        ),
+        (
+            "page-size: 16",
+            "attention-backend: aiter, decode-attention-backend: fa3}\n  verify: in-tree #",
+            "flags.decode-attention-backend: must be aiter",
+        ),
+        (
             "steps: 3, topk: 1, draft_tokens: 4}",
             "steps: 3, topk: 2, draft_tokens: 8}, verify: in-tree",
             "topk: must be 1",
