@@ -50,6 +50,7 @@ def in_container(
         tuple(argv) + command.argv[1:],
         cleanup=(container.runtime, "rm", "--force", name),
         inherit_env=tuple(container.pass_env),
+        grace_s=command.grace_s,
     )
 
 

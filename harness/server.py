@@ -21,7 +21,6 @@ from harness.client import ControlClient
 from harness.engines.command import Command
 from harness.errors import ServerDiedError, ServerStartError, ServerWedgedError
 
-GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _POLL_S = 0.25
 _DEATH_S = 1.5
 _TAIL_LINES = 15
@@ -124,7 +123,14 @@ class ServerProcess:
 
     def _start(self) -> None:
         # By its path and isolated: the server's PYTHONPATH may name another checkout, the guardian is always ours.
-        argv = [sys.executable, "-I", guardian.__file__, str(GRACE_S), json.dumps(self.command.cleanup), "--"]
+        argv = [
+            sys.executable,
+            "-I",
+            guardian.__file__,
+            str(self.command.grace_s),
+            json.dumps(self.command.cleanup),
+            "--",
+        ]
         argv += self.command.argv
         environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
         log = self.log_path.open("ab")
@@ -209,7 +215,7 @@ class ServerProcess:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()  # the guardian ends the group
-        deadline = time.monotonic() + 2 * GRACE_S + 60  # its own clean-up may take as long
+        deadline = time.monotonic() + 2 * self.command.grace_s + 60  # its own clean-up may take as long
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         self.kill()

@@ -42,6 +42,8 @@ from kernel.evidence import ARM_VARIABLE, FOLDER_VARIABLE, Evidence
 
 ARMS = ("generic", "in-tree", "upstream")
 TRITON_TARGET = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.forward_extend"
+SPLIT_MODULE = "sglang.srt.layers.attention.hybrid_attn_backend"
+SPLIT_TARGET = f"{SPLIT_MODULE}.HybridAttnBackend.__init__"
 AITER_TARGET = "sglang.srt.layers.attention.aiter_backend.unified_attention"
 AITER_EXTEND_TARGET = "sglang.srt.layers.attention.aiter_backend.AiterAttnBackend.forward_extend"
 MTP_MODULE = "sglang.kernels.ops.attention.unified_attention_3d_mtp"
@@ -97,7 +99,7 @@ def engage(arm: str) -> Evidence:
     amd = torch.version.hip is not None
     folder = os.environ.get(FOLDER_VARIABLE)
     evidence = Evidence(arm, {"sglang": _version("sglang")}, Path(folder) if folder else None)
-    hooks = _aiter_hooks(arm, evidence) if amd else [_triton_hook(arm, evidence)]
+    hooks = _aiter_hooks(arm, evidence) if amd else [_triton_hook(arm, evidence), *_split_hooks()]
     evidence.facts["hooks"] = [hook.target for hook in hooks]
     evidence.facts["serves_draft_extend"] = _serves_draft_extend(arm)
     for hook in hooks:
@@ -237,6 +239,18 @@ def _triton_hook(arm: str, evidence: Evidence) -> Hook:
 
     parameters = ("q", "k", "v", "layer", "forward_batch")
     return Hook(TRITON_TARGET, parameters, around)
+
+
+def _split_hooks() -> list[Hook]:
+    """Mends SGLang 0.5.16 where prefill and decode have backends of their own: the pair forgets its context length,
+    which the MTP worker multiplies by, so that the first drafted step ends the server.  0.5.23 sets it itself."""
+
+    def around(original: Call, pair: Any, *args: Any, **kw: Any) -> None:
+        original(pair, *args, **kw)
+        if getattr(pair, "max_context_len", None) is None:
+            pair.max_context_len = pair.decode_backend.max_context_len
+
+    return [Hook(SPLIT_TARGET, ("decode_backend",), around)] if _exists(SPLIT_MODULE) else []
 
 
 # extend_attention_fwd's parameters, in 0.5.16 and 0.5.23.

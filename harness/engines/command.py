@@ -15,3 +15,4 @@ class Command:
     cleanup: tuple[str, ...] = ()
     inherit_env: tuple[str, ...] = ()  # names handed to a container, never recorded
     cwd: str | None = None  # where it is started; None: where mtpbench was
+    grace_s: float = 10.0  # between SIGTERM and SIGKILL

@@ -35,6 +35,8 @@ from harness.settings import Container, Count, ServerSettings, Strict
 SIMULATE = "SGLANG_SIMULATE_ACC_LEN"
 ARM_VARIABLE, EVIDENCE_VARIABLE = "MTPBENCH_VERIFY", "MTPBENCH_EVIDENCE"  # of kernel/sglang_plugin.py
 # The backend whose target-verify the plug-in takes over.
+# On SIGTERM its workers end at once; its launcher then sleeps for 5 s, for crash diagnostics that nobody wants.
+_GRACE_S = 2.0
 _HOOKED_BACKEND = {"amd": "aiter", "nvidia": "triton"}
 _VERIFIABLE_DRAFTS = 4
 # Compiled kernels, kept between launches: Triton alone makes a start with MTP two minutes longer. AITER's own
@@ -291,7 +293,7 @@ class Sglang:
                 env.setdefault("PYTHONSAFEPATH", "1")
         if context.kernel_cache:
             env = {name: str(context.kernel_cache / folder) for name, folder in _KERNEL_CACHES.items()} | env
-        command = Command(tuple(argv), env)
+        command = Command(tuple(argv), env, grace_s=_GRACE_S)
         if settings.container:
             shared = (context.plugin_dir, context.evidence_dir, context.trace_dir, context.kernel_cache)
             mounts = [f"{path}:{path}" for path in shared if path]

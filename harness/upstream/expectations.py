@@ -44,6 +44,7 @@ _RECIPE = "scenarios/mi355x-*.yaml"
 _PLUGINS = "sglang/srt/plugins/__init__.py"
 _HOOKS = "sglang/srt/plugins/hook_registry.py"
 _TRITON = "sglang/srt/layers/attention/triton_backend.py"
+_SPLIT = "sglang/srt/layers/attention/hybrid_attn_backend.py"
 _TRANSLATOR = "sglang/srt/mem_cache/kv_index_translator.py"
 _AITER = "sglang/srt/layers/attention/aiter_backend.py"
 _MTP = "sglang/kernels/ops/attention/unified_attention_3d_mtp.py"
@@ -114,6 +115,16 @@ _TRITON_HOOK = (
             "TritonAttnBackend.forward_extend",
             ("self", "q", "k", "v", "layer", "forward_batch", "save_kv_cache=True", "sinks=None"),
         ),
+    ),
+    _E(
+        "hook (NVIDIA): HybridAttnBackend.__init__",
+        _PLUGIN,
+        Signature(_SPLIT, "HybridAttnBackend.__init__", ("self", "model_runner", "prefill_backend", "decode_backend")),
+    ),
+    _E(
+        "hook (NVIDIA): decode_backend of the split backends",
+        _PLUGIN,
+        Assigned(_SPLIT, "HybridAttnBackend.__init__", "self.decode_backend"),
     ),
     _E(
         "hook (NVIDIA): fields of ForwardMetadata",

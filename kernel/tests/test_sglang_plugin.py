@@ -346,6 +346,18 @@ def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyP
     assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
 
 
+def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
+    """SGLang 0.5.16 forgets it, and its MTP worker multiplies by it; what 0.5.23 sets stays."""
+    from sglang.srt.layers.attention.hybrid_attn_backend import HybridAttnBackend
+
+    decode = SimpleNamespace(max_context_len=40960)
+    assert not hasattr(HybridAttnBackend(None, object(), decode), "max_context_len")
+    evidence = sglang_plugin.engage("upstream")
+    assert sglang_plugin.SPLIT_TARGET in evidence.facts["hooks"]
+    assert HybridAttnBackend(None, object(), decode).max_context_len == 40960
+    assert HybridAttnBackend(SimpleNamespace(context_len=8192), object(), decode).max_context_len == 8192
+
+
 # --- what ends a server ---
 
 
