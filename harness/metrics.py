@@ -30,6 +30,9 @@ from harness.window import Window, achieved_concurrency, counted, cut, peak_in_f
 # llama.cpp sends the tokens of one verify step as events 0.1-0.2 ms apart; no engine steps this fast.
 BURST_S = 0.5e-3
 
+# What engines call SGLang's device timer, a counter for each kind of forward pass.
+DEVICE_COUNTER = "device_seconds_"
+
 # A percentile is shown only with at least this many samples beyond it: p90 from 50 samples on, p99 from 500.
 # With fewer, it is little more than the maximum.
 MIN_TAIL_SAMPLES = 5
@@ -268,6 +271,21 @@ def interactivity(v: PassView) -> float | None:
     return 1 / float(np.median(values)) if values and np.median(values) > 0 else None
 
 
+def device_time_per_token(v: PassView) -> float | None:
+    """Seconds that forward passes took on the device, prefill included, for each output token of the whole pass.
+
+    What the host costs is not in it, so it repeats where TPOT does not. None without SGLang's device timer
+    (``SGLANG_ENABLE_METRICS_DEVICE_TIMER=1``). Not only of the window: the timer is read before and after a pass.
+    """
+    counters = v.source.record.counters
+    seconds = [value for name, value in counters.items() if name.startswith(DEVICE_COUNTER) and name not in _IDLE]
+    tokens = sum(r.tokens for r in v.requests)
+    return sum(seconds) / tokens if seconds and tokens else None
+
+
+_IDLE = (f"{DEVICE_COUNTER}idle",)  # waiting for other ranks
+
+
 def total_throughput(v: PassView) -> float | None:
     new, read = output_throughput(v), input_throughput(v)
     return new + read if new is not None and read is not None else None
@@ -304,6 +322,7 @@ PASS_METRICS: dict[str, PassMetric] = {
             True,
             lambda v: v.source.record.server_accept_length,
         ),
+        PassMetric("device_time_per_token", "Device time", "s/token", False, device_time_per_token),
         PassMetric(
             "peak_in_flight",
             "Peak in flight",

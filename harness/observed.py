@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, mode
 
 from harness.account import Account, Curve, account, engine_steps, total
-from harness.metrics import PassView, distribution, output_throughput
+from harness.metrics import DEVICE_COUNTER, PassView, distribution, output_throughput
 from harness.model import LaunchRecord, LoadLevel, Pass
 from harness.pairs import Side, measure
 
 # Forward passes of SGLang's device timer that are no part of a decode step: prefill, and waiting for other ranks.
 _NOT_DECODE = ("extend", "prefill", "mixed", "split_prefill", "prebuilt", "idle")
-_DEVICE_COUNTER = "device_seconds_"
 _HOST_GAP = "host_gap"  # of a traced step: the device waits
 
 
@@ -123,7 +122,7 @@ def _timed(views: Sequence[PassView]) -> dict[str, float]:
     for view in timed:
         for name, value in view.source.record.counters.items():
             if _decodes(name):
-                part = name.removeprefix(_DEVICE_COUNTER)
+                part = name.removeprefix(DEVICE_COUNTER)
                 seconds[part] = seconds.get(part, 0.0) + value
     return {name: value / steps for name, value in sorted(seconds.items())}
 
@@ -136,7 +135,7 @@ def _traced(views: Sequence[PassView]) -> dict[str, float]:
 
 
 def _decodes(counter: str) -> bool:
-    return counter.startswith(_DEVICE_COUNTER) and counter.removeprefix(_DEVICE_COUNTER) not in _NOT_DECODE
+    return counter.startswith(DEVICE_COUNTER) and counter.removeprefix(DEVICE_COUNTER) not in _NOT_DECODE
 
 
 def captured_batches(records: Iterable[LaunchRecord]) -> tuple[int, ...] | None:

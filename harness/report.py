@@ -32,11 +32,13 @@ class Column:
     ratio: bool | None = None  # show the ratio to the baseline; True: higher is better
 
 
+_DEVICE = "device_time_per_token"
 COLUMNS = (
     Column("in flight", "achieved_concurrency", 1, 1),
     Column("TTFT ms", "ttft_p50", 1e3, 1),
     Column("TPOT ms", "tpot_p50", 1e3, 2, ratio=False),
     Column("step ms", "step_time_p50", 1e3, 2),
+    Column("device ms", _DEVICE, 1e3, 3, ratio=False),
     Column("accept length", "accept_length_mean", 1, 2),
     Column("output tok/s", "output_throughput", 1, 1, ratio=True),
     Column("tok/s /GPU", "output_throughput_per_gpu", 1, 1),
@@ -44,6 +46,9 @@ COLUMNS = (
 _LEGEND = (
     "TTFT, TPOT and step are medians over the n requests of the steady state; in flight and output are means over "
     "it; ratio is to {baseline}."
+)
+_DEVICE_LEGEND = (
+    "device is the time of all forward passes on the GPU, prefill included, for each output token of the pass."
 )
 
 
@@ -67,6 +72,8 @@ def build(run: StoredRun) -> Report:
     """The report of a run, finished or not."""
     lines = summarise(run)
     shown = [c for c in COLUMNS if any(c.name in line.values for line in lines)]
+    if all(line.tp == 1 for line in lines):
+        shown = [c for c in shown if c.name != "output_throughput_per_gpu"]  # the same as the output
     base = {(line.tp, line.level): line for line in lines if line.arm == run.scenario.baseline_arm}
     headers = ["TP", "rate" if lines[0].level.open_loop else "conc.", "arm", "n"]
     for column in shown:
@@ -85,10 +92,15 @@ def build(run: StoredRun) -> Report:
         columns=tuple(headers),
         rows=tuple(rows),
         conclusions=tuple(_conclusions(run, lines)),
-        notes=(_LEGEND.format(baseline=run.scenario.baseline_arm), *_notes(run, lines)),
+        notes=(*_legend(run, shown), *_notes(run, lines)),
         environment=_environment(run),
         lines=tuple(lines),
     )
+
+
+def _legend(run: StoredRun, shown: list[Column]) -> list[str]:
+    device = [_DEVICE_LEGEND] if any(column.name == _DEVICE for column in shown) else []
+    return [_LEGEND.format(baseline=run.scenario.baseline_arm), *device]
 
 
 def _headline(run: StoredRun, lines: list[Line]) -> tuple[bool, str]:
@@ -143,7 +155,10 @@ def _conclusions(run: StoredRun, lines: list[Line]) -> list[str]:
             for label, name, higher in (
                 ("TPOT", "tpot_p50", False),
                 ("output", "output_throughput", True),
+                ("device time", _DEVICE, False),
             ):
+                if name == _DEVICE and not any(name in line.values for line in lines):
+                    continue
                 for length in run.scenario.workload.input_lengths or [0]:
                     own = [line for line in lines if not line.level.factor]
                     of_length = [line for line in own if line.level.input_tokens == length]

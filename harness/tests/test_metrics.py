@@ -173,6 +173,15 @@ def test_per_gpu_only_where_there_are_gpus() -> None:
     assert PASS_METRICS["output_throughput_per_gpu"].formula(view) is None
 
 
+def test_device_time_is_of_all_forward_passes_for_each_token() -> None:
+    """By hand: six requests of six tokens; waiting for other ranks is no work."""
+    timer = {"device_seconds_extend": 0.9, "device_seconds_target_verify": 0.54, "device_seconds_idle": 5.0}
+    view = PassView.of(one_pass(closed_loop(), concurrency=2, counters={**timer, "verify_calls": 9.0}))
+    assert PASS_METRICS["device_time_per_token"].formula(view) == pytest.approx(1.44 / 36)
+    untimed = PassView.of(one_pass(closed_loop(), concurrency=2, counters={"verify_calls": 9.0}))
+    assert PASS_METRICS["device_time_per_token"].formula(untimed) is None
+
+
 def test_record_survives_its_file_form() -> None:
     r = request(3, slot=1, send=5.25, events=[(5.5, 1), (5.75, 4)], verify_steps=1, error="x")
     back = type(r).from_json(r.to_json())

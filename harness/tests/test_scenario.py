@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -49,7 +50,9 @@ def test_shipped_scenarios_are_valid() -> None:
     assert {path.stem for path in paths} >= {"quickstart", "h200-smoke", "h200-smoke-tp2"}
     schema = Scenario.model_json_schema()
     for path in paths:
-        load(path)
+        scenario = load(path)
+        tp = re.search(r"-tp(\d+)", path.stem)
+        assert tp is None or scenario.tp == [int(tp[1])], f"{path.name} does not run at the TP of its name"
         jsonschema.validate(yaml.safe_load(path.read_text()), schema)
 
 
