@@ -243,7 +243,8 @@ def _triton_hook(arm: str, evidence: Evidence) -> Hook:
 
 def _split_hooks() -> list[Hook]:
     """Mends SGLang 0.5.16 where prefill and decode have backends of their own: the pair forgets its context length,
-    which the MTP worker multiplies by, so that the first drafted step ends the server.  0.5.23 sets it itself."""
+    which the MTP worker multiplies by, so that the first drafted step ends the server.  From 0.5.17 on it
+    is set."""
 
     def around(original: Call, pair: Any, *args: Any, **kw: Any) -> None:
         original(pair, *args, **kw)

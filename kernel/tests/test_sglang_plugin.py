@@ -347,7 +347,7 @@ def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyP
 
 
 def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
-    """SGLang 0.5.16 forgets it, and its MTP worker multiplies by it; what 0.5.23 sets stays."""
+    """SGLang 0.5.16 forgets it, and its MTP worker multiplies by it; what 0.5.17 sets stays."""
     from sglang.srt.layers.attention.hybrid_attn_backend import HybridAttnBackend
 
     decode = SimpleNamespace(max_context_len=40960)
