@@ -20,6 +20,7 @@ from harness.errors import MtpbenchError
 from harness.metrics import PassView, distribution
 from harness.model import LoadLevel, Pass, PassKey
 from harness.plan import plan_launches
+from harness.scenario import Scenario
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
 from harness.simulator.simulate import AcceptLength, SimulatedLaunch
@@ -129,7 +130,7 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, 
                 tp=line.tp,
                 load=line.level.load,
                 input_tokens=line.level.input_tokens or run.scenario.workload.max_input,
-                fitted=_fitted(line, run.scenario.name, hardware),
+                fitted=_fitted(line, run.scenario, hardware),
                 accept_length=accepted,
                 tpot=tpot,
                 predicted_tpot=predicted_tpot,
@@ -174,10 +175,11 @@ def device_seconds(one: Pass, chunk: int) -> dict[str, float]:
     return out
 
 
-def _fitted(line: Line, scenario: str, hardware: Hardware) -> bool:
+def _fitted(line: Line, scenario: Scenario, hardware: Hardware) -> bool:
     level: LoadLevel = line.level
     return any(
-        one.scenario == scenario
+        one.scenario == scenario.name
+        and one.model in (None, getattr(scenario.server, "model", None))
         and one.tp == line.tp
         and line.arm in one.arms
         and level.concurrency in one.concurrency

@@ -70,6 +70,19 @@ class Arms(Strict):
     """The draft model's pass over the verified tokens, unless the plug-in's arm takes it over too."""
 
 
+class PrefillAttention(Strict):
+    """Attention of a prefill on one backend."""
+
+    products: Literal["bf16", "fp8"] = "bf16"
+    """The type of its products, whose matrix rate the shares are of."""
+
+    attention: Share
+    """Share of the matrix rate that attention within the chunk reaches."""
+
+    prefix: Share
+    """Share of the matrix rate that attention to earlier chunks, read from the paged cache, reaches."""
+
+
 class Prefill(Strict):
     """How a prefill chunk runs: max(device, host's launches) + gap. The result of a chunk is handled once the next one
     is launched (overlap scheduling)."""
@@ -80,11 +93,8 @@ class Prefill(Strict):
     experts: Share
     """Share of the matrix rate that its experts reach."""
 
-    attention: Share
-    """Share of the matrix rate that attention within the chunk reaches."""
-
-    prefix: Share
-    """Share of the matrix rate that attention to earlier chunks, read from the paged cache, reaches."""
+    attention: dict[Name, PrefillAttention]
+    """Attention by backend, as SGLang's flags name them. The first serves those that are not named here."""
 
     launch_layer: Duration
     """Host's time to launch the kernels of a dense layer."""
@@ -138,6 +148,9 @@ class Host(Strict):
     eager_layer: Duration
     """Time a layer to launch its kernels one by one, where no graph fits the batch."""
 
+    eager_draft_extend: Duration = 0.0
+    """What a step takes longer where no graph holds the draft model's pass over the verified tokens."""
+
     arrival: Duration
     """From the client's send to the scheduler's queue."""
 
@@ -187,6 +200,9 @@ class FittedOn(Strict):
 
     input_tokens: Count | None = None
     """At which prompt length, where the scenario sweeps them."""
+
+    model: Name | None = None
+    """Of which model, where the scenario has had several."""
 
 
 class Hardware(Strict):
@@ -246,6 +262,9 @@ class Hardware(Strict):
     arms: Arms
     """Who serves what."""
 
+    draft_backends: dict[Name, Name] = {}
+    """Who serves the draft model's passes where `speculative-draft-attention-backend` names a backend."""
+
     fitted_on: list[FittedOn] = []
     """What was fitted, and hence is not predicted."""
 
@@ -257,8 +276,13 @@ class Hardware(Strict):
         for call, kernel in self.arms:
             if kernel not in self.kernels:
                 raise ValueError(f"arms.{call} names the kernel {kernel!r}; there are: {', '.join(self.kernels)}")
+        for backend, kernel in self.draft_backends.items():
+            if kernel not in self.kernels:
+                raise ValueError(f"draft_backends.{backend} names the kernel {kernel!r}, which is not in `kernels`")
         if "bf16" not in self.matrix_tflops:
             raise ValueError("`matrix_tflops` needs at least bf16")
+        if not self.prefill.attention:
+            raise ValueError("`prefill.attention` needs at least one backend")
         return self
 
     @property

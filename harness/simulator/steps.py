@@ -26,6 +26,9 @@ DEFAULT_CONTEXT = 262144  # of Qwen3.5, where the scenario sets none
 _UNLIMITED = 1 << 30
 _LARGEST_GRAPH = 256  # where the scenario sets none: assumed, SGLang derives it from the memory
 _ACTIVATION = 2  # bytes of a bf16 number
+_MODE = "speculative-attention-mode"
+# Backends with which SGLang captures no graph of draft-extend (0.5.16 to 0.5.22).
+_EAGER_DRAFT_EXTEND = ("fa3",)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Serving:
     max_running: int
     max_total_tokens: float
     graphs: tuple[int, ...]
+    prefill_backend: str = ""
+    draft_prefill_backend: str = ""
+    draft_backend: str = ""  # of all the draft model's passes; empty: the same as the model's own
 
     @classmethod
     def of(
@@ -54,6 +60,10 @@ class Serving:
         named = flags.get("cuda-graph-bs-decode") or flags.get("cuda-graph-bs")
         if isinstance(named, list):
             sizes = tuple(sorted(int(size) for size in named))
+        base = str(flags.get("attention-backend") or "")
+        prefill = str(flags.get("prefill-attention-backend") or base)
+        decode = str(flags.get("decode-attention-backend") or base)
+        drafting = str(flags.get("speculative-draft-attention-backend") or "")
         missing = effects.missing_graph_bucket or float("inf")
         spec = settings.speculation
         chunk = int(flags.get("chunked-prefill-size") or hardware.chunked_prefill)
@@ -66,6 +76,10 @@ class Serving:
             max_running=int(flags.get("max-running-requests") or _UNLIMITED),
             max_total_tokens=float(flags.get("max-total-tokens") or "inf"),
             graphs=tuple(size for size in sizes if size < missing),
+            prefill_backend=prefill,
+            # SGLang: the backend of draft-extend serves the draft model's prefill, too.
+            draft_prefill_backend=drafting or (decode if flags.get(_MODE) == "decode" else prefill),
+            draft_backend=drafting,
         )
 
     def padded(self, batch: int) -> int | None:
@@ -125,9 +139,13 @@ class StepModel:
         self._verify, self._decode = hardware.kernels[name], hardware.kernels[arms.decode]
         taken = settings.verify in ("generic", "in-tree") and serves_draft_extend
         self._extend = self._verify if taken else hardware.kernels[arms.draft_extend]
+        if own := hardware.draft_backends.get(serving.draft_backend):
+            self._decode = self._extend = hardware.kernels[own]
         self._host = hardware.host.speculative if serving.speculative else hardware.host.plain
         self.scheduler = self._host.step + (hardware.host.tensor_parallel if tp > 1 else 0.0)
         """Seconds that the scheduler needs for a step, whatever the batch."""
+        if serving.speculative and serving.draft_backend in _EAGER_DRAFT_EXTEND:
+            self.scheduler += hardware.host.eager_draft_extend
         self._calls = {q: self._call(q) for q in (1, serving.draft_tokens)}
         self._fixed: dict[int, _Fixed] = {}
 
@@ -253,15 +271,22 @@ class StepModel:
         shape, hardware, rule = self.shape, self.hardware, self.hardware.prefill
         tokens = sum(new for new, _ in chunks)
         full, layers = shape.full_layers, shape.layers
+        attended = full * self._attention_of_a_layer(chunks, self.serving.prefill_backend)
         if self.serving.speculative:
             full, layers = full + 1, layers + 1
+            attended += self._attention_of_a_layer(chunks, self.serving.draft_prefill_backend)
         rate, linear = hardware.matrix_rate(shape.weights), layers - full
         experts = shape.expert_weights_per_token * layers
         dense = shape.active_weights(full, linear) - experts
         products = 2.0 * tokens / rate * (dense / rule.gemm + experts / rule.experts)
         products = max(products, self._stream(shape.dense_weights(full, linear), layers, tokens))
-        a_pair = 4.0 * shape.query_heads * shape.head_size * full / hardware.matrix_rate("bf16")
-        within = a_pair * sum(new * new / 2 for new, _ in chunks) / rule.attention
-        earlier = a_pair * sum(new * before for new, before in chunks) / rule.prefix
-        device = (products + within + earlier) / self.tp + self._all_reduce(tokens, layers)
+        device = (products + attended) / self.tp + self._all_reduce(tokens, layers)
         return device * (1 + self.effects.prefill_interference)
+
+    def _attention_of_a_layer(self, chunks: list[tuple[int, int]], backend: str) -> float:
+        """Seconds of one layer's attention in a prefill batch: two products of 2 x pairs x head size FLOP a head."""
+        known = self.hardware.prefill.attention
+        rule = known.get(backend) or next(iter(known.values()))
+        a_pair = 4.0 * self.shape.query_heads * self.shape.head_size / self.hardware.matrix_rate(rule.products)
+        within = a_pair * sum(new * new / 2 for new, _ in chunks) / rule.attention
+        return within + a_pair * sum(new * before for new, before in chunks) / rule.prefix

@@ -88,6 +88,9 @@ def test_predicted_stands_beside_measured_and_says_what_was_fitted(store: Path) 
     )
     found = against(own, machine)
     assert [(row.arm, row.fitted) for row in found.rows] == [("no-mtp", False), ("mtp", True)]
+    [fit] = machine.fitted_on
+    of_another = machine.model_copy(update={"fitted_on": [fit.model_copy(update={"model": "tiny-qwen3.5-deep-16-1"})]})
+    assert not any(row.fitted for row in against(own, of_another).rows)
     assert found.rows[1].accept_length == pytest.approx(2.2, rel=0.1)
     for which in ("tpot", "ttft"):
         error = found.error(which)

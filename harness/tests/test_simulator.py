@@ -236,6 +236,34 @@ def test_prefill_holds_up_exactly_the_running_requests() -> None:
     assert own <= waited <= own + 1.1 * median(gaps)
 
 
+def test_prefill_and_drafting_go_to_the_backends_of_the_flags() -> None:
+    """By hand: a layer's attention to 8192 tokens is 4 x 16 heads x 256 x 8192^2 / 2 FLOP. Two layers, and the draft's."""
+
+    def model(**flags: str) -> StepModel:
+        server = scenario().server.model_dump()
+        of = scenario(server={**server, "flags": {**server["flags"], **flags}})
+        return step_model(of, "mtp", still(H200))
+
+    flop = 4 * 16 * 256 * 8192**2 / 2
+    known = H200.prefill.attention
+    triton, fa3 = flop / 990e12 / known["triton"].attention, flop / 1979e12 / known["fa3"].attention
+    split = {"prefill-attention-backend": "fa3", "speculative-attention-mode": "decode"}
+    plain = model().prefill([(8192, 0)])
+    assert plain - model(**split).prefill([(8192, 0)]) == pytest.approx(2 * (triton - fa3))
+    whole = split | {"speculative-draft-attention-backend": "fa3"}
+    assert plain - model(**whole).prefill([(8192, 0)]) == pytest.approx(3 * (triton - fa3))
+    # SGLang's default for the mode: the draft model follows the prefill.
+    assert plain - model(**{"prefill-attention-backend": "fa3"}).prefill([(8192, 0)]) == pytest.approx(
+        3 * (triton - fa3)
+    )
+    assert model(**whole).scheduler - model().scheduler == pytest.approx(H200.host.eager_draft_extend)
+    contexts = np.full((16, 1), 32768)
+    slow, fast = model().decode(contexts), model(**whole).decode(contexts)
+    assert fast["draft"] < slow["draft"]
+    assert fast["draft_extend"] < slow["draft_extend"]
+    assert fast["verify_attention"] == slow["verify_attention"]
+
+
 def test_more_prefill_interference_holds_up_longer_by_just_that() -> None:
     """Whether a chunk takes the device's time or that of its launch: all of it is longer."""
     quiet, worse = (
@@ -466,6 +494,9 @@ def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
     assert "did you mean 'stream'?" in messages
     path.write_text((MACHINES / "h200.yaml").read_text().replace("unhooked: triton-extend", "unhooked: nothing"))
     with pytest.raises(ScenarioError, match="unhooked names the kernel 'nothing'"):
+        load_hardware(path)
+    path.write_text((MACHINES / "h200.yaml").read_text().replace("{fa3: fa3}", "{fa3: fa4}"))
+    with pytest.raises(ScenarioError, match=r"draft_backends\.fa3 names the kernel 'fa4'"):
         load_hardware(path)
     with pytest.raises(ScenarioError, match="can't be read") as missing:
         load_hardware(tmp_path / "none.yaml")
