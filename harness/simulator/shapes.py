@@ -123,8 +123,9 @@ _QWEN35_397B = ModelShape(
     experts_per_token=10,
     shared_experts=1,
 )
-# Tiny models: accept length and spread as measured on an H200 (docs/results, h200-smoke).
-_TINY_ACCEPT_LENGTH, _TINY_ACCEPT_SPREAD = 2.2, 0.07
+# Tiny models: accept length as measured on an H200 (docs/results, f89cac). Its requests differ by 0.11, no more than
+# their own draws do.
+_TINY_ACCEPT_LENGTH, _TINY_ACCEPT_SPREAD = 3.39, 0.0
 
 
 def model_of(settings: SglangSettings) -> ModelShape:

@@ -237,7 +237,7 @@ def test_prefill_holds_up_exactly_the_running_requests() -> None:
 
 
 def test_prefill_and_drafting_go_to_the_backends_of_the_flags() -> None:
-    """By hand: a layer's attention to 8192 tokens is 4 x 16 heads x 256 x 8192^2 / 2 FLOP. Two layers, and the draft's."""
+    """By hand: a layer's attention to 8192 tokens is 4 x 16 heads x 256 x 8192^2 / 2 FLOP. Two layers and a draft's."""
 
     def model(**flags: str) -> StepModel:
         server = scenario().server.model_dump()
@@ -391,7 +391,8 @@ def test_each_cause_moves_what_it_is_about(cause: str, size: float, moved: str, 
     assert abs(head[moved] / base[moved] - 1) > 0.05
     assert head["tpot"] > base["tpot"]
     if still_there:
-        assert head[still_there] == pytest.approx(base[still_there])
+        # Of the counted requests, and which those are depends on when slots come free.
+        assert head[still_there] == pytest.approx(base[still_there], rel=0.02)
 
 
 def test_an_injection_for_one_arm_leaves_the_others_as_they_are() -> None:
