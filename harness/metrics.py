@@ -32,6 +32,7 @@ BURST_S = 0.5e-3
 
 # What engines call SGLang's device timer, a counter for each kind of forward pass.
 DEVICE_COUNTER = "device_seconds_"
+_IDLE = f"{DEVICE_COUNTER}idle"  # waiting for other ranks
 
 # A percentile is shown only with at least this many samples beyond it: p90 from 50 samples on, p99 from 500.
 # With fewer, it is little more than the maximum.
@@ -278,12 +279,9 @@ def device_time_per_token(v: PassView) -> float | None:
     (``SGLANG_ENABLE_METRICS_DEVICE_TIMER=1``). Not only of the window: the timer is read before and after a pass.
     """
     counters = v.source.record.counters
-    seconds = [value for name, value in counters.items() if name.startswith(DEVICE_COUNTER) and name not in _IDLE]
+    seconds = [value for name, value in counters.items() if name.startswith(DEVICE_COUNTER) and name != _IDLE]
     tokens = sum(r.tokens for r in v.requests)
     return sum(seconds) / tokens if seconds and tokens else None
-
-
-_IDLE = (f"{DEVICE_COUNTER}idle",)  # waiting for other ranks
 
 
 def total_throughput(v: PassView) -> float | None:
