@@ -210,7 +210,8 @@ def validate(
         except ScenarioError as error:
             problems += error.problems
             continue
-        out.print(Text(f"{path}: ok ({loaded.name}, arms: {', '.join(loaded.arms)})"), soft_wrap=True)
+        sizes = "/".join(f"TP{tp}" for tp in loaded.tp)
+        out.print(Text(f"{path}: ok ({loaded.name}, {sizes}, arms: {', '.join(loaded.arms)})"), soft_wrap=True)
         for warning in warnings(loaded):
             out.print(Text(f"  note: {warning}", style="yellow"), soft_wrap=True)
     if problems:
