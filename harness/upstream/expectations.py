@@ -406,7 +406,7 @@ _FLAGS = (
     _flag("--speculative-num-steps", _ENGINE),
     _flag("--speculative-eagle-topk", _ENGINE),
     _flag("--speculative-num-draft-tokens", _ENGINE),
-    _flag("--attention-backend", f"{_ENGINE}, scenarios/", "", "triton", "aiter"),
+    _flag("--attention-backend", f"{_ENGINE}, scenarios/", "", "triton", "aiter", "fa3"),
     _flag("--prefill-attention-backend", "scenarios/h200-qwen35-*.yaml", "None", "fa3"),
     _flag("--speculative-attention-mode", f"{_ENGINE}, scenarios/h200-qwen35-*.yaml", "'prefill'", "decode"),
     _flag("--speculative-draft-attention-backend", "scenarios/h200-qwen35-*.yaml", "None"),
