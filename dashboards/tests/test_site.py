@@ -54,17 +54,27 @@ def simulated(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Si
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Site, Path]:
-    """The committed results, read from raw records."""
-    out = tmp_path_factory.mktemp("measured") / "site"
-    site = site_of(RESULTS)
-    write_site(site, out, cache)
-    return site, out
+    """Committed results, read from raw records: a sweep of each TP, and an A/B that device time cut short."""
+    root = tmp_path_factory.mktemp("measured")
+    site = site_of(store_of(root, "h200-smoke-4f5617", "h200-smoke-tp2-01ec78", "h200-ab-verify-d23e7b"))
+    write_site(site, root / "site", cache)
+    return site, root / "site"
+
+
+def store_of(root: Path, *names: str) -> Path:
+    """A store of some of the committed results."""
+    store = root / "store"
+    store.mkdir()
+    for name in names:
+        [run] = RESULTS.glob(f"*{name}")
+        (store / run.name).symlink_to(run)
+    return store
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A run all of whose names, paths and messages are markup."""
-    archive = read_archive(RESULTS)
+    archive = read_archive(store_of(tmp_path_factory.mktemp("one"), "h200-smoke-4f5617"))
     run = archive.kept[0].run
     arms = {arm: arm + HOSTILE for arm in run.scenario.arms}
     scenario = run.scenario.model_copy(
@@ -217,7 +227,7 @@ def test_recent_is_the_mean_since_the_last_change_with_its_interval(simulated: t
 
 
 def test_measured_runs_keep_their_numbers(measured: tuple[Site, Path]) -> None:
-    """README's table: TPOT of MTP at 16 on one H200 is 5.63 ms."""
+    """As `mtpbench report` prints them: TPOT of MTP at 16 on one H200 is 5.63 ms."""
     _, out = measured
     name = "20261130T005138Z-h200-smoke-4f5617"
     text = (out / f"data/run/{name}.js").read_text()
