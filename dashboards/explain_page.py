@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dashboards.charts import account_panels, vega_lite_version
-from dashboards.markup import script_json, text
-from dashboards.run_page import SCRIPT, STYLE, vega_bundle
+from dashboards.charts import account_panels
+from dashboards.markup import text
+from dashboards.standalone import standalone
 from harness.explain import Explanation
 from harness.explain_report import (
     ACCOUNT_HEADERS,
@@ -35,32 +35,24 @@ _LEFT = {"part", "hypothesis", "", "figures"}
 
 def render(explanation: Explanation, cache_dir: Path) -> str:
     """The page as HTML. Raises ImportError where altair or vl-convert is missing."""
-    charts = account_panels(explanation)
-    figures = "".join(
-        f'<figure><figcaption>{text(title)}</figcaption><div class="chart" id="chart-{n}"></div></figure>'
-        for n, (title, _) in enumerate(charts)
-    )
-    bundle = vega_bundle(vega_lite_version(str(charts[0][1]["$schema"])), cache_dir)
-    specs = script_json([spec for _, spec in charts])
     case = explanation.case
     names = (
         f"base: {case.base.name} ({_runs(case.base.side.runs)}); head: {case.head.name} ({_runs(case.head.side.runs)})"
     )
     notes = "".join(f'<li class="soft">{text(note)}</li>' for note in explanation.notes)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>Why did TPOT change? – mtpbench</title><style>{STYLE}{_OWN_STYLE}</style></head><body>"
+    before = (
         f'<p class="soft">Why did TPOT change?</p><h1>{text(headline(explanation))}</h1>'
         f'<p class="soft">{text(names)}</p>'
-        f'<div class="charts">{figures}</div>'
+    )
+    after = (
         f"<h2>The account</h2>{_account(explanation)}"
         f'<p class="soft">{text(LEGEND)}</p>'
         f"<h2>Hypotheses</h2>{_hypotheses(explanation)}"
         f'<h2>Next</h2><p class="next"><code>{text(explanation.next)}</code><br>{text(explanation.next_why)}</p>'
         f"<ul>{notes}</ul>"
-        f"<script>{bundle}</script><script>const specs = {specs};{SCRIPT}</script></body></html>"
     )
+    charts = account_panels(explanation)
+    return standalone("Why did TPOT change? – mtpbench", charts, before, after, cache_dir, _OWN_STYLE)
 
 
 def _runs(runs: Sequence[object]) -> str:

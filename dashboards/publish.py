@@ -13,10 +13,10 @@ from pathlib import Path
 from dashboards import account_part, compare_page, data, overview, sixteen_page
 from dashboards.charts import site_specs, vega_lite_version
 from dashboards.markup import slug
-from dashboards.run_page import vega_bundle
 from dashboards.scenario_page import scenario_page
 from dashboards.site import Site
 from dashboards.site_run import site_run
+from dashboards.standalone import vega_bundle
 from harness.archive import Kept
 from harness.errors import StoreError
 from harness.explain import Explanation

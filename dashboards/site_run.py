@@ -6,7 +6,7 @@ import json
 
 from dashboards.frame import figure, legend, page, word
 from dashboards.markup import details, grid, items, line, slug, text
-from dashboards.run_page import sweep_table
+from dashboards.run_page import servers, sweep_table
 from dashboards.site import Site, state_of
 from harness.archive import Kept
 from harness.comparable import facts
@@ -19,8 +19,7 @@ from harness.verdict import compare
 from harness.verdict_report import rows_of, told
 
 _PANELS = ("tpot_p50", "ttft_p50", "output_throughput", "step_time_p50", "accept_length_mean")
-
-
+_NO_SERVER = '<p class="soft">No server was started.</p>'
 _COMPARED = ("TP", "load", "arm", "metric", "base", "head", "change", "90 % interval", "A/A floor", "pairs", "p",
              "verdict")  # fmt: skip
 
@@ -54,7 +53,7 @@ def site_run(site: Site, kept: Kept, files: list[str]) -> str:
         f"<h2>Findings</h2>{_findings(kept, report)}"
         f"<h2>Sweep</h2>{legend(run.scenario.arms)}{_figures(report, name)}"
         f'<div class="tight">{sweep_table(report)}</div>'
-        f"<h2>Servers</h2>{_servers(kept)}"
+        f"<h2>Servers</h2>{servers(kept.run) or _NO_SERVER}"
         f"<h2>Fingerprint</h2>{_fingerprint(kept)}"
         f"<h2>Downloads</h2>{_downloads(kept, files)}"
     )
@@ -149,20 +148,6 @@ def _figures(report: Report, name: str) -> str:
                 f"Throughput against interactivity{place}", "", spec="frontier", metric=metric, input=length, **asks
             )
     return f'<div class="charts large">{out}</div><p class="soft small">Bars: lowest and highest launch.</p>'
-
-
-def _servers(kept: Kept) -> str:
-    out = ""
-    for launch in kept.run.launches:
-        described = {
-            "command": " ".join(launch.command),
-            "environment": launch.environment,
-            "packages": launch.packages,
-            "GPUs": launch.gpus,
-        }
-        summary = f"{launch.slug}: {launch.status}, {launch.ready_seconds:.1f} s to ready"
-        out += details(summary, f"<pre>{text(json.dumps(described, indent=1))}</pre>")
-    return out or '<p class="soft">No server was started.</p>'
 
 
 def _fingerprint(kept: Kept) -> str:
