@@ -29,6 +29,7 @@ from harness.simulator.hardware import Hardware
 from harness.simulator.simulate import AcceptLength, serving_of, simulate_run
 from harness.simulator.writer import environment, launch_record
 from harness.store import StoredRun
+from harness.tables import markdown_table
 
 BASE, HEAD, NOISE = "base", "head", "noise"
 PAIRS = 6  # what an A/B takes on average (docs/statistics.md)
@@ -331,6 +332,4 @@ def to_rich(done: Sequence[Trial]) -> Table:
 
 def to_markdown(done: Sequence[Trial]) -> str:
     """For docs/c16.md."""
-    out = ["| " + " | ".join(HEADERS) + " |", "|---|---:|---:|---:|---:|---:|---|"]
-    out += ["| " + " | ".join(cells(line)) + " |" for line in lines(done)]
-    return "\n".join(out) + "\n"
+    return "\n".join(markdown_table(HEADERS, map(cells, lines(done)), (HEADERS[0], HEADERS[-1]))) + "\n"

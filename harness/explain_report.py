@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.case import Estimate
 from harness.explain import Explanation, Row
 from harness.hypotheses import State
 from harness.report import escape
+from harness.tables import markdown_table, terminal_table
 
 ACCOUNT_HEADERS = ("part", "base", "head", "of TPOT", "90 % interval")
 HYPOTHESIS_HEADERS = ("#", "hypothesis", "", "figures")
@@ -68,15 +67,11 @@ def simulated(explanation: Explanation) -> bool:
 
 def to_rich(explanation: Explanation) -> RenderableType:
     """For the terminal."""
-    account = Table(box=box.SIMPLE_HEAD)
-    for title in ACCOUNT_HEADERS:
-        account.add_column(Text(title), justify="left" if title == "part" else "right")
+    account = terminal_table(ACCOUNT_HEADERS, ("part",))
     for position, cells in enumerate(account_rows(explanation)):
         style = "bold" if position == 0 else None
         account.add_row(*(Text(cell) for cell in cells), style=style, end_section=position == 0)
-    tested = Table(box=box.SIMPLE_HEAD)
-    for title in HYPOTHESIS_HEADERS:
-        tested.add_column(Text(title), justify="right" if title == "#" else "left")
+    tested = terminal_table(HYPOTHESIS_HEADERS, HYPOTHESIS_HEADERS[1:])
     for one, cells in zip(explanation.tested, hypothesis_rows(explanation), strict=True):
         tested.add_row(*(Text(cell) for cell in cells), style=_STYLES[one.outcome.state] or None)
     colour = "bold" if explanation.cause else "bold yellow"
@@ -94,18 +89,12 @@ def to_rich(explanation: Explanation) -> RenderableType:
 def to_markdown(explanation: Explanation) -> str:
     """For a comment or a document; every name is escaped."""
     out = [f"**{escape(headline(explanation))}**", ""]
-    out += _table(ACCOUNT_HEADERS, account_rows(explanation), left=("part",))
-    out += ["", *_table(HYPOTHESIS_HEADERS, hypothesis_rows(explanation), left=HYPOTHESIS_HEADERS[1:]), ""]
+    out += markdown_table(ACCOUNT_HEADERS, account_rows(explanation), ("part",), escape)
+    out += ["", *markdown_table(HYPOTHESIS_HEADERS, hypothesis_rows(explanation), HYPOTHESIS_HEADERS[1:], escape), ""]
     out += [f"- note: {escape(note)}" for note in explanation.notes]
     out.append(f"- next: {escape(explanation.next)} ({escape(explanation.next_why)})")
     out += ["", f"<sub>{escape(LEGEND)}</sub>", ""]
     return "\n".join(out)
-
-
-def _table(headers: tuple[str, ...], rows: list[tuple[str, ...]], left: tuple[str, ...]) -> list[str]:
-    out = ["| " + " | ".join(escape(title) for title in headers) + " |"]
-    out.append("|" + "|".join("---" if title in left else "---:" for title in headers) + "|")
-    return out + ["| " + " | ".join(escape(cell) for cell in cells) + " |" for cells in rows]
 
 
 def to_json(explanation: Explanation) -> str:

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.errors import MtpbenchError
@@ -26,9 +24,11 @@ from harness.imported import ImportedRun, Number, Point
 from harness.importers.registry import IMPORTERS
 from harness.report import escape
 from harness.rule import Margins, Plan, RowDecision, State, decide
+from harness.tables import markdown_table, terminal_table
 from harness.verdict import EXIT_CODES, Verdict
 
 _COLUMNS = ("load", "arm", "number", "base", "head", "change", "90 % interval", "pairs", "p", "")
+_LEFT = ("arm", "number", "")  # columns of text
 _VERDICTS = {
     State.SLOWER: Verdict.FAIL,
     State.FASTER: Verdict.IMPROVED,
@@ -246,9 +246,7 @@ def to_rich(comparison: ImportComparison) -> RenderableType:
     style = {Verdict.PASS: "green", Verdict.IMPROVED: "bold green", Verdict.INCONCLUSIVE: "yellow"}
     parts: list[RenderableType] = [Text(comparison.headline, style=style.get(comparison.verdict, "bold red"))]
     if comparison.rows:
-        table = Table(box=box.SIMPLE_HEAD)
-        for title in _COLUMNS:
-            table.add_column(Text(title), justify="left" if title in ("arm", "number", "") else "right")
+        table = terminal_table(_COLUMNS, _LEFT)
         for row in comparison.rows:
             table.add_row(*(Text(cell) for cell in cells(row)))
         parts += [table, Text(_caveat(comparison), style="dim")]
@@ -259,9 +257,7 @@ def to_markdown(comparison: ImportComparison) -> str:
     """Every name is escaped."""
     out = [f"**{escape(comparison.headline)}**", ""]
     if comparison.rows:
-        out.append("| " + " | ".join(_COLUMNS) + " |")
-        out.append("|" + "|".join("---" if t in ("arm", "number", "") else "---:" for t in _COLUMNS) + "|")
-        out += ["| " + " | ".join(escape(cell) for cell in cells(row)) + " |" for row in comparison.rows]
+        out += markdown_table(_COLUMNS, map(cells, comparison.rows), _LEFT, escape)
     out += ["", *(f"- note: {escape(note)}" for note in comparison.notes)]
     return "\n".join([*out, "", f"<sub>{escape(_caveat(comparison))}</sub>", ""])
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.imported import ImportedRun, Number, Point
 from harness.importers.registry import IMPORTERS
 from harness.report import escape
+from harness.tables import markdown_table, terminal_table
 
 _CAVEAT = (
     "Every number is that tool's, by its definition, over its whole run: not a metric of mtpbench's of a like name."
@@ -70,9 +69,7 @@ def _notes(run: ImportedRun) -> list[str]:
 
 
 def to_rich(report: ImportReport) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in report.columns:
-        table.add_column(Text(column), justify="left" if column == "arm" else "right")
+    table = terminal_table(report.columns, ("arm",))
     for row in report.rows:
         table.add_row(*(Text(cell) for cell in row))
     parts: list[RenderableType] = [Text(report.headline, style="bold cyan" if report.valid else "bold red"), table]
@@ -82,9 +79,7 @@ def to_rich(report: ImportReport) -> RenderableType:
 
 def to_markdown(report: ImportReport) -> str:
     out = [f"**{escape(report.headline)}**", ""]
-    out.append("| " + " | ".join(escape(column) for column in report.columns) + " |")
-    out.append("|" + "|".join("---" if column == "arm" else "---:" for column in report.columns) + "|")
-    out += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in report.rows]
+    out += markdown_table(report.columns, report.rows, ("arm",), escape)
     out += ["", *(f"- note: {escape(note)}" for note in report.notes)]
     return "\n".join([*out, "", f"<sub>{escape(report.run.id)}</sub>", ""])
 

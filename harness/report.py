@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.checks import SIMULATED
@@ -18,6 +16,7 @@ from harness.engines.registry import ENGINES
 from harness.scenario import warnings
 from harness.store import StoredRun
 from harness.summary import Line, Value, crossing, summarise
+from harness.tables import markdown_table, terminal_table
 from harness.units import format_duration
 
 
@@ -229,9 +228,7 @@ _NAMED = ("sglang", "torch", "triton", "aiter", "amd-aiter", "xllamacpp")
 
 def to_rich(report: Report) -> RenderableType:
     """For the terminal."""
-    table = Table(title=Text(report.question), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for title in report.columns:
-        table.add_column(Text(title), justify="left" if title == "arm" else "right")
+    table = terminal_table(report.columns, ("arm",), report.question)
     previous = None
     for row in report.rows:
         if previous is not None and row[:2] != previous:
@@ -248,9 +245,7 @@ def to_rich(report: Report) -> RenderableType:
 def to_markdown(report: Report) -> str:
     """For a comment or a README; every name is escaped."""
     out = [f"**{escape(report.headline)}**", "", escape(report.question), ""]
-    out.append("| " + " | ".join(escape(title) for title in report.columns) + " |")
-    out.append("|" + "|".join("---" if title == "arm" else "---:" for title in report.columns) + "|")
-    out += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in report.rows]
+    out += markdown_table(report.columns, report.rows, ("arm",), escape)
     out += ["", *(f"- {escape(sentence)}" for sentence in report.conclusions)]
     out += [f"- note: {escape(note)}" for note in report.notes]
     out += ["", f"<sub>{escape(report.run)} ({escape(report.environment)})</sub>", ""]

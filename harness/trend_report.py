@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.report import escape
+from harness.tables import markdown_table, terminal_table
 from harness.trend import Status, Told, headline
 from harness.trend_rule import Change
 from harness.verdict import Verdict
@@ -57,9 +56,7 @@ def to_rich(told: Sequence[Told]) -> RenderableType:
     style = {0: "bold green"}.get(len([t for t in told if t.verdict is not Verdict.PASS]), "bold red")
     parts: list[RenderableType] = [Text(sentence, style=style if verdict.value != "INCONCLUSIVE" else "bold yellow")]
     if told:
-        table = Table(box=box.SIMPLE_HEAD)
-        for title in _HEADERS:
-            table.add_column(Text(title))
+        table = terminal_table(_HEADERS, _HEADERS)
         for one in told:
             last = Text(one.status.value, style=_STYLES.get(one.status, "bold magenta"))
             table.add_row(*(Text(cell) for cell in _cells(one)[:-1]), last)
@@ -77,9 +74,7 @@ def to_rich(told: Sequence[Told]) -> RenderableType:
 def to_markdown(told: Sequence[Told]) -> str:
     """For a summary page of the nightly job; every name is escaped."""
     out = [f"**{escape(headline(told)[1])}**", ""]
-    out.append("| " + " | ".join(_HEADERS) + " |")
-    out.append("|" + "---|" * len(_HEADERS))
-    out += ["| " + " | ".join(escape(cell) for cell in _cells(one)) + " |" for one in told]
+    out += markdown_table(_HEADERS, map(_cells, told), _HEADERS, escape)
     out.append("")
     for one in told:
         if one.status is Status.OK:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from harness.errors import MtpbenchError
-from harness.metrics import PassView, distribution
+from harness.metrics import DEVICE_COUNTER, PassView, distribution
 from harness.model import LoadLevel, Pass, PassKey
 from harness.plan import plan_launches
 from harness.scenario import Scenario
@@ -26,9 +25,9 @@ from harness.simulator.hardware import Hardware
 from harness.simulator.simulate import AcceptLength, SimulatedLaunch
 from harness.store import StoredRun
 from harness.summary import Line, summarise
+from harness.tables import markdown_table, terminal_table
 
 TARGET = 0.10  # of the median absolute error of TPOT
-_DEVICE = "device_seconds_"
 _QUIET = {"noise": Injection(0.0)}
 
 
@@ -167,8 +166,8 @@ def device_seconds(one: Pass, chunk: int) -> dict[str, float]:
     steps = counters.get("cuda_graph_passes", 0.0) - chunks
     out = {}
     for name, seconds in counters.items():
-        forward = name.removeprefix(_DEVICE)
-        if name.startswith(_DEVICE) and forward != "decode" and seconds > 0:
+        forward = name.removeprefix(DEVICE_COUNTER)
+        if name.startswith(DEVICE_COUNTER) and forward != "decode" and seconds > 0:
             count = len(prompts) if forward == "extend" else steps
             if count > 0:
                 out[forward] = seconds / count
@@ -209,10 +208,7 @@ def together(results: Sequence[Against]) -> str:
 
 def to_rich(result: Against) -> RenderableType:
     """For the terminal."""
-    title = Text(f"{result.run} against a SIMULATED {result.machine}")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for name in HEADERS:
-        table.add_column(name, justify="left" if name in ("arm", "") else "right")
+    table = terminal_table(HEADERS, _LEFT, f"{result.run} against a SIMULATED {result.machine}")
     for row in result.rows:
         table.add_row(*(Text(cell) for cell in cells(row)))
     parts: list[RenderableType] = [table]
@@ -222,10 +218,8 @@ def to_rich(result: Against) -> RenderableType:
 
 
 def _device_table(result: Against) -> Table:
-    title = Text(f"The device's forward passes, ms: measured, SIMULATED {result.machine}, error")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for name in ("TP", "in", "conc.", "arm", *FORWARDS):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    title = f"The device's forward passes, ms: measured, SIMULATED {result.machine}, error"
+    table = terminal_table(_DEVICE_HEADERS, _LEFT, title)
     for cells_of_row in device_cells(result):
         table.add_row(*(Text(cell) for cell in cells_of_row))
     return table
@@ -233,6 +227,8 @@ def _device_table(result: Against) -> Table:
 
 # SGLang's names for its forward passes; `extend` is prefill, of a whole prompt.
 FORWARDS = ("extend", "target_verify", "eagle_draft", "eagle_draft_extend")
+_DEVICE_HEADERS = ("TP", "in", "conc.", "arm", *FORWARDS)
+_LEFT = ("arm", "")  # columns of text
 
 
 def device_cells(result: Against) -> list[tuple[str, ...]]:
@@ -281,14 +277,10 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def to_markdown(result: Against) -> str:
     """For a document."""
-    out = ["| " + " | ".join(HEADERS) + " |"]
-    out.append("|" + "|".join("---" if name in ("arm", "") else "---:" for name in HEADERS) + "|")
-    out += ["| " + " | ".join(cells(row)) + " |" for row in result.rows]
+    out = markdown_table(HEADERS, map(cells, result.rows), _LEFT)
     if result.device:
         out += ["", "The device's forward passes, ms: measured, simulated, error.", ""]
-        out.append("| " + " | ".join(("TP", "in", "conc.", "arm", *FORWARDS)) + " |")
-        out.append("|---:|---:|---:|---|" + "---:|" * len(FORWARDS))
-        out += ["| " + " | ".join(line) + " |" for line in device_cells(result)]
+        out += markdown_table(_DEVICE_HEADERS, device_cells(result), _LEFT)
     return "\n".join([*out, "", _sentence(result), ""])
 
 

@@ -10,15 +10,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.errors import MtpbenchError
 from harness.simulator import attention
 from harness.simulator.attention import Call
 from harness.simulator.hardware import Hardware
+from harness.tables import markdown_table, terminal_table
 
 BENCH_VERSION = 1
 _PADDED_CONTEXT = 131072  # tokens that the benchmark's page tables cover
@@ -101,10 +100,7 @@ def _sentence(result: KernelRows) -> str:
 
 def to_rich(result: KernelRows) -> RenderableType:
     """For the terminal."""
-    title = Text(f"{result.file} against a SIMULATED {result.machine}")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for name in HEADERS:
-        table.add_column(name, justify="left" if name == "kernel" else "right")
+    table = terminal_table(HEADERS, ("kernel",), f"{result.file} against a SIMULATED {result.machine}")
     for row in result.rows:
         table.add_row(*(Text(cell) for cell in cells(row)))
     return Group(table, Text(_sentence(result), style="bold"))
@@ -112,9 +108,7 @@ def to_rich(result: KernelRows) -> RenderableType:
 
 def to_markdown(result: KernelRows) -> str:
     """For a document."""
-    out = ["| " + " | ".join(HEADERS) + " |"]
-    out.append("|" + "|".join("---" if name == "kernel" else "---:" for name in HEADERS) + "|")
-    return "\n".join([*out, *("| " + " | ".join(cells(row)) + " |" for row in result.rows), "", _sentence(result), ""])
+    return "\n".join([*markdown_table(HEADERS, map(cells, result.rows), ("kernel",)), "", _sentence(result), ""])
 
 
 def to_json(result: KernelRows) -> str:

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from harness.metrics import PassView, distribution
 from harness.model import LoadLevel, Pass
+from harness.tables import markdown_table, terminal_table
 
 PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
 HEADERS = ("TP", "conc.", "arm", *(part.replace("_", " ") for part in PARTS), "step", "prefill", "TPOT")
@@ -69,9 +68,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def to_rich(rows: Sequence[Row]) -> RenderableType:
     """For the terminal."""
-    table = Table(title=Text(TITLE), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for name in HEADERS:
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    table = terminal_table(HEADERS, ("arm",), TITLE)
     previous = None
     for row in rows:
         if previous is not None and previous != (row.tp, row.level):
@@ -83,6 +80,4 @@ def to_rich(rows: Sequence[Row]) -> RenderableType:
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """For a document."""
-    out = [TITLE + ".", "", "| " + " | ".join(HEADERS) + " |"]
-    out.append("|" + "|".join("---" if name == "arm" else "---:" for name in HEADERS) + "|")
-    return "\n".join([*out, *("| " + " | ".join(cells(row)) + " |" for row in rows), ""])
+    return "\n".join([TITLE + ".", "", *markdown_table(HEADERS, map(cells, rows), ("arm",)), ""])
