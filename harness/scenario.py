@@ -353,6 +353,11 @@ class Scenario(Strict):
     def arm(self, name: str) -> Arm:
         return next(arm for arm in self.resolved_arms() if arm.name == name)
 
+    def speculative(self, name: str) -> bool | None:
+        """Do the arm's settings say that it drafts? None where they don't tell."""
+        server = self.arm(name).server
+        return ENGINES[server.engine].speculative(server)
+
     def resolved_arms(self) -> list[Arm]:
         base = self.server.model_dump(exclude_unset=True)
         return [

@@ -71,6 +71,8 @@ _MIXED = (
     "INCOMPARABLE: one side is simulated, the other measured: no setting makes them comparable. "
     "`mtpbench simulate --against RUN` shows how far the simulator is off."
 )
+# Without drafts there is neither: numbers of an arm that drafts alone are no row.
+_OF_DRAFTS = ("step_time", "accept_length", "server_accept_length")
 Excuse = Callable[[str, RowKey, float], str | None]  # scenario, row, delta → why its slowdown is accepted
 Floors = Mapping[RowKey, tuple[float, int]]  # standard deviation of a delta between equal sides, degrees of freedom
 
@@ -165,9 +167,18 @@ def compare(
         return replace(blank, verdict=Verdict.INCOMPARABLE, headline=_incomparable(against))
     level = head.scenario.primary_level if primary else None
     primaries = {(primary_name(primary), level)} if primary and level else set()
-    rows, pairs, plan = _rows(measured_base, measured_head, names, primaries, plan, floors or {}, scenario, excuse)
+    alone = _drafting_alone(base, head)
+    rows, pairs, plan = _rows(
+        measured_base, measured_head, names, alone, primaries, plan, floors or {}, scenario, excuse
+    )
     verdict, headline = _headline(rows, pairs)
-    notes = _notes(base, head, rows, found)
+    left_out = [name for name in names if name.startswith(_OF_DRAFTS)]
+    notes = [
+        f"{arm}: only {side} drafts, so {' and '.join(Metric.of(name).label for name in left_out)} are not compared."
+        for arm, side in alone.items()
+        if left_out
+    ]
+    notes += _notes(base, head, rows, found)
     if kinds == {True}:
         headline = headline.replace(f"{verdict.value}:", f"{verdict.value} (SIMULATED, NOT MEASURED):", 1)
     return replace(
@@ -192,10 +203,24 @@ def differences_between(base: Side, head: Side, allowed: Sequence[str]) -> list[
     return sorted(found.values(), key=lambda d: (d.role is not Role.MATTERS, d.fact))
 
 
+def _drafting_alone(base: Side, head: Side) -> dict[str, str]:
+    """Label of an arm → the side that drafts, where the other, by its settings, does not. Dead drafts are no such."""
+    out = {}
+    for label in sorted({*base.arms} & {*head.arms}):
+        declared = [
+            {run.scenario.speculative(side.arms[label]) for run in side.runs if side.arms[label] in run.scenario.arms}
+            for side in (base, head)
+        ]
+        if declared in ([{True}, {False}], [{False}, {True}]):
+            out[label] = "base" if declared[0] == {True} else "head"
+    return out
+
+
 def _rows(
     base: Measured,
     head: Measured,
     names: Sequence[str],
+    alone: Mapping[str, str],
     primaries: set[tuple[str, LoadLevel]],
     plan: Plan | None,
     floors: Floors,
@@ -209,6 +234,8 @@ def _rows(
     for group in sorted(groups, key=lambda g: (g[1], g[2].value, g[0])):
         pairs = pair_up(base.launches.get(group, []), head.launches.get(group, []))
         for name in names:
+            if group[0] in alone and name.startswith(_OF_DRAFTS):
+                continue
             key, metric = RowKey(name, *group), Metric.of(name)
             problem = _problem(key, metric, base, head, group)
             if problem is None:

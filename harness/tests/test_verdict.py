@@ -142,6 +142,29 @@ def test_a_row_that_vanished_is_missing() -> None:
     assert "is new" in other_way.headline
 
 
+def test_what_only_drafts_have_is_no_row_against_an_arm_without() -> None:
+    """`ab --base arm:no-mtp --head arm:mtp`: there is no step time to compare, and that is no missing baseline."""
+    plan = scenario(arms={"plain": {}, "drafts": {"speculative": True}, "more": {"speculative": True}}, launches=8)
+    passes = [launch(i, v, arm="plain") for i, v in enumerate(noisy(0.010))]
+    passes += [launch(i, v, arm="drafts", accept=3.0) for i, v in enumerate(noisy(0.008, seed=2))]
+    passes += [launch(i, v, arm="more") for i, v in enumerate(noisy(0.008, seed=3))]  # set to draft, and did not
+    made = run(passes, of=plan)
+
+    def between(base: str, head: str) -> Comparison:
+        sides = one_label(Side("base", (made,), {base: base}), Side("head", (made,), {head: head}))
+        return compare(*sides, metrics=("tpot_p50", "step_time_p50", "accept_length_mean"))
+
+    found = between("plain", "drafts")
+    assert found.verdict is Verdict.IMPROVED
+    assert {row.key.metric for row in found.rows} == {"tpot_p50"}
+    assert "plain → drafts: only head drafts, so Step time and Accept length are not compared." in found.notes
+    other_way = between("drafts", "plain")
+    assert other_way.verdict is Verdict.FAIL
+    assert "drafts → plain: only base drafts, so Step time and Accept length are not compared." in other_way.notes
+    dead = between("drafts", "more")
+    assert dead.verdict is Verdict.MISSING
+
+
 def test_a_measured_zero_is_no_measurement() -> None:
     """All tokens of a launch at one moment: a TPOT of zero."""
     found = tpot([*noisy(0.01, 7), 0.0], noisy(0.01))
