@@ -16,8 +16,8 @@ from harness.metrics import PassView, pass_row
 from harness.model import Finding, LoadLevel, Pass, PassKey, PassRecord
 from harness.store import StoredRun
 
-ROWS_VERSION = 4  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
-# 4: finding_details, a JSON list
+ROWS_VERSION = 5  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
+# 4: finding_details, a JSON list. 5: device_time_per_token, of one GPU
 
 
 def rows(run: StoredRun) -> pd.DataFrame:

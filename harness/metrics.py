@@ -24,14 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.model import Event, Pass, RequestRecord
+from harness.model import DEVICE_COUNTER, Event, Pass, RequestRecord
 from harness.window import Window, achieved_concurrency, counted, cut, peak_in_flight, steady_window
 
 # llama.cpp sends the tokens of one verify step as events 0.1-0.2 ms apart; no engine steps this fast.
 BURST_S = 0.5e-3
 
-# What engines call SGLang's device timer, a counter for each kind of forward pass.
-DEVICE_COUNTER = "device_seconds_"
 _IDLE = f"{DEVICE_COUNTER}idle"  # waiting for other ranks
 
 # A percentile is shown only with at least this many samples beyond it: p90 from 50 samples on, p99 from 500.
@@ -276,7 +274,8 @@ def device_time_per_token(v: PassView) -> float | None:
     """Seconds that forward passes took on the device, prefill included, for each output token of the whole pass.
 
     What the host costs is not in it, so it repeats where TPOT does not. None without SGLang's device timer
-    (``SGLANG_ENABLE_METRICS_DEVICE_TIMER=1``). Not only of the window: the timer is read before and after a pass.
+    (``SGLANG_ENABLE_METRICS_DEVICE_TIMER=1``). Of one GPU, also at TP2; waiting for the other GPU in a collective is
+    in it. Not only of the window: the timer is read before and after a pass.
     """
     counters = v.source.record.counters
     seconds = [value for name, value in counters.items() if name.startswith(DEVICE_COUNTER) and name != _IDLE]

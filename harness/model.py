@@ -12,7 +12,11 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-RECORD_VERSION = 1  # 1: first. Raise it when a field changes meaning, and say here what changed.
+RECORD_VERSION = 2  # Raise it when a field changes meaning, and say here what changed.
+# 2: counters that each TP rank keeps for itself are their mean. In 1 they were the sum over ranks: see `_of_one_rank`.
+
+# What engines call SGLang's device timer, a counter for each kind of forward pass.
+DEVICE_COUNTER = "device_seconds_"
 
 
 class RequestStatus(str, Enum):
@@ -212,7 +216,7 @@ class PassRecord:
     warmup_failures: int = 0
     client_lag_p99: float = 0.0
     server_accept_length: float | None = None  # the server's own average since its start, if it has one
-    counters: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)  # what the server counted; of one TP rank
     gpu: tuple[GpuSample, ...] = ()
     decode_log: tuple[dict[str, float], ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -231,10 +235,18 @@ class PassRecord:
         key = dict(values["key"])
         key["level"] = LoadLevel(**key["level"])
         values["key"] = PassKey(**key)
+        if data["record_version"] < 2:
+            values["counters"] = _of_one_rank(values["counters"], values["key"].tp)
         values["gpu"] = tuple(GpuSample(**sample) for sample in values["gpu"])
         values["findings"] = tuple(Finding(**finding) for finding in values["findings"])
         values["decode_log"] = tuple(values["decode_log"])
         return cls(**values)
+
+
+def _of_one_rank(counters: Mapping[str, float], tp: int) -> dict[str, float]:
+    """Counters of a record of version 1. SGLang's other counters are kept by the first rank alone."""
+    summed = ("cuda_graph_passes", DEVICE_COUNTER)
+    return {name: value / tp if name.startswith(summed) else value for name, value in counters.items()}
 
 
 @dataclass(frozen=True)

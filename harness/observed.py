@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, mode
 
 from harness.account import Account, Curve, account, engine_steps, total
-from harness.metrics import DEVICE_COUNTER, PassView, distribution, output_throughput
-from harness.model import LaunchRecord, LoadLevel, Pass
+from harness.metrics import PassView, distribution, output_throughput
+from harness.model import DEVICE_COUNTER, LaunchRecord, LoadLevel, Pass
 from harness.pairs import Side, measure
 
 # Forward passes of SGLang's device timer that are no part of a decode step: prefill, and waiting for other ranks.

@@ -6,9 +6,10 @@ An engine is stateless; everything that a launch needs is in its settings and th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
 from harness.client import ControlClient
@@ -165,19 +166,24 @@ async def ask_text(http: ControlClient, ids: Sequence[int], key: str) -> str:
     return str(answer[key])
 
 
-def prometheus_counters(text: str, names: Mapping[str, str]) -> dict[str, float]:
+def prometheus_counters(text: str, names: Mapping[str, str], ranks: Collection[str] = ()) -> dict[str, float]:
     """Samples of a Prometheus page, summed over labels; `names` maps a sample's name to ours.
 
-    `{label}` in ours keeps a label apart: `device_seconds_{category}` counts each category for itself.
+    `{label}` in ours keeps a label apart: `device_seconds_{category}` counts each category for itself. `ranks` are
+    labels of processes that share one piece of work, such as ``tp_rank``: over those that report it, it is the mean.
     """
     from prometheus_client.parser import text_string_to_metric_families
 
-    totals: dict[str, float] = {}
+    seen: dict[tuple[str, frozenset[tuple[str, str]]], list[float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name in names:
                 ours = names[sample.name].format_map(sample.labels)
-                totals[ours] = totals.get(ours, 0.0) + sample.value
+                work = frozenset((label, value) for label, value in sample.labels.items() if label not in ranks)
+                seen.setdefault((ours, work), []).append(sample.value)
+    totals: dict[str, float] = {}
+    for (ours, _), values in seen.items():
+        totals[ours] = totals.get(ours, 0.0) + fmean(values)
     return totals
 
 

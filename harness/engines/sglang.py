@@ -82,6 +82,8 @@ _COUNTERS = {
     # Only with SGLANG_ENABLE_METRICS_DEVICE_TIMER=1: time of the forward passes between two events on the stream.
     "sglang:forward_execution_seconds_total": "device_seconds_{category}",
 }
+# Each TP rank counts its graph passes and its device's time; requests and verify steps are counted by the first alone.
+RANKS = ("tp_rank", "moe_ep_rank")
 _DECODE = re.compile(r"Decode batch.*?#running-req: (?P<running>\d+)")
 _DECODE_FIELDS = {
     "accept_length": re.compile(r"accept len: ([\d.]+)"),
@@ -342,7 +344,7 @@ class Sglang:
 
     async def counters(self, settings: ServerSettings, http: ControlClient) -> dict[str, float]:
         reply = await http.get("/metrics")
-        return prometheus_counters(reply.text, _COUNTERS) if reply.ok else {}
+        return prometheus_counters(reply.text, _COUNTERS, RANKS) if reply.ok else {}
 
     async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
         return mean_accept_length((await self._server_info(http)).get("internal_states"))

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import MtpbenchError
-from harness.metrics import DEVICE_COUNTER, PassView, distribution
-from harness.model import LoadLevel, Pass, PassKey
+from harness.metrics import PassView, distribution
+from harness.model import DEVICE_COUNTER, LoadLevel, Pass, PassKey
 from harness.plan import plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection

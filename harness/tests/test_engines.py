@@ -23,7 +23,7 @@ from harness.engines.llamacpp import LlamaCppSettings
 from harness.engines.process import server_process
 from harness.engines.registry import ENGINES
 from harness.engines.script import ScriptedSettings
-from harness.engines.sglang import Sglang, SglangSettings, SglangSpeculation, mean_accept_length
+from harness.engines.sglang import RANKS, Sglang, SglangSettings, SglangSpeculation, mean_accept_length
 from harness.engines.tiny_qwen35 import KINDS, config
 from harness.errors import WorkloadError
 from harness.load import LoadJob, Workers
@@ -263,14 +263,22 @@ def test_sglang_decode_log() -> None:
     ]  # fmt: skip
 
 
-def test_sglang_counters_are_summed_over_labels() -> None:
-    page = """# TYPE sglang:spec_verify_calls_total counter
-sglang:spec_verify_calls_total{model_name="m",tp_rank="0"} 40.0
-sglang:spec_verify_calls_total{model_name="m",tp_rank="1"} 2.0
+def test_counters_are_summed_over_labels_but_tp_ranks_share_the_work() -> None:
+    """Both TP ranks count each graph pass; the first alone counts tokens. DP ranks (1 has two TP ranks) work apart."""
+    page = """# TYPE sglang:cuda_graph_passes counter
+sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_cuda_graph",tp_rank="0"} 40.0
+sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_cuda_graph",tp_rank="1"} 42.0
+sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_none",tp_rank="0"} 2.0
+sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_none",tp_rank="1"} 2.0
+sglang:cuda_graph_passes_total{dp_rank="1",mode="decode_cuda_graph",tp_rank="2"} 100.0
+# TYPE sglang:prompt_tokens counter
+sglang:prompt_tokens_total{tp_rank="0"} 7.0
 # TYPE sglang:spec_accept_length gauge
 sglang:spec_accept_length 3.3
 """
-    assert prometheus_counters(page, {"sglang:spec_verify_calls_total": "verify_calls"}) == {"verify_calls": 42.0}
+    names = {"sglang:cuda_graph_passes_total": "passes", "sglang:prompt_tokens_total": "tokens"}
+    assert prometheus_counters(page, names) == {"passes": 186.0, "tokens": 7.0}
+    assert prometheus_counters(page, names, RANKS) == {"passes": 41.0 + 2.0 + 100.0, "tokens": 7.0}
 
 
 @pytest.mark.parametrize(
