@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Any
 
 RECORD_VERSION = 2  # Raise it when a field changes meaning, and say here what changed.
-# 2: counters that each TP rank keeps for itself are their mean. In 1 they were the sum over ranks: see `_of_one_rank`.
+# 2: the device timer is that of one TP rank. In 1 it was the sum over ranks: see `_of_one_rank`. `cuda_graph_passes` is
+# gone: nothing reads it, and of several ranks only the first counts prefills.
 
 # What engines call SGLang's device timer, a counter for each kind of forward pass.
 DEVICE_COUNTER = "device_seconds_"
@@ -244,9 +245,8 @@ class PassRecord:
 
 
 def _of_one_rank(counters: Mapping[str, float], tp: int) -> dict[str, float]:
-    """Counters of a record of version 1. SGLang's other counters are kept by the first rank alone."""
-    summed = ("cuda_graph_passes", DEVICE_COUNTER)
-    return {name: value / tp if name.startswith(summed) else value for name, value in counters.items()}
+    """Counters of a record of version 1. What else is read is counted by the first rank alone."""
+    return {name: value / tp if name.startswith(DEVICE_COUNTER) else value for name, value in counters.items()}
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,10 @@ def test_metrics_of_real_records_are_consistent(run: StoredRun) -> None:
             assert (r.verify_steps is not None) == mtp
             if mtp:
                 assert tpot(r) == pytest.approx(step_time(r) / accept_length(r))  # type: ignore[operator]
-        # Every verify step that requests report is in the server's own counter, and the graph ran.
+        # Every verify step that requests report is in the server's own counter.
         if mtp:
             reported = sum(r.verify_steps or 0 for r in one.requests)
             assert one.record.counters["verify_calls"] == reported
-        assert one.record.counters["cuda_graph_passes"] > 0
         assert {sample.gpu for sample in one.record.gpu} == set(range(one.record.key.tp))
         view = PassView.of(one)
         assert distribution("ttft", view).percentiles[99] is None  # never enough requests here

@@ -75,14 +75,13 @@ _SECRET = re.compile(r"key|token$|secret|password|credential", re.IGNORECASE)
 _COUNTERS = {
     "sglang:spec_verify_calls_total": "verify_calls",
     "sglang:num_retracted_requests_total": "retracted_requests",
-    "sglang:cuda_graph_passes_total": "cuda_graph_passes",
     "sglang:generation_tokens_total": "output_tokens",
     "sglang:prompt_tokens_total": "prompt_tokens",
     "sglang:cached_tokens_total": "cached_tokens",
     # Only with SGLANG_ENABLE_METRICS_DEVICE_TIMER=1: time of the forward passes between two events on the stream.
     "sglang:forward_execution_seconds_total": "device_seconds_{category}",
 }
-# Each TP rank counts its graph passes and its device's time; requests and verify steps are counted by the first alone.
+# Each TP rank times its own device; requests, tokens and verify steps are counted by the first alone.
 RANKS = ("tp_rank", "moe_ep_rank")
 _DECODE = re.compile(r"Decode batch.*?#running-req: (?P<running>\d+)")
 _DECODE_FIELDS = {

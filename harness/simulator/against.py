@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from harness.account import engine_steps
 from harness.errors import MtpbenchError
 from harness.metrics import PassView, distribution
 from harness.model import DEVICE_COUNTER, LoadLevel, Pass, PassKey
@@ -141,13 +142,13 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, 
                 for one in run.passes
                 if (one.record.key.arm, one.record.key.tp, one.record.key.level) == (line.arm, line.tp, line.level)
             ]
-            yield row, _device_rows(row, measured, simulated, launch.chunk)
+            yield row, _device_rows(row, measured, simulated)
 
 
-def _device_rows(row: Row, measured: Sequence[Pass], simulated: Pass, chunk: int) -> list[DeviceRow]:
+def _device_rows(row: Row, measured: Sequence[Pass], simulated: Pass) -> list[DeviceRow]:
     """Forward passes that both know, each as the mean over the measured passes."""
-    theirs = [device_seconds(one, chunk) for one in measured]
-    ours = device_seconds(simulated, chunk)
+    theirs = [device_seconds(one) for one in measured]
+    ours = device_seconds(simulated)
     known = [name for name in ours if theirs and all(name in one for one in theirs)]
     return [
         DeviceRow(row.arm, row.tp, row.load, row.input_tokens, name, fmean(one[name] for one in theirs), ours[name])
@@ -155,20 +156,16 @@ def _device_rows(row: Row, measured: Sequence[Pass], simulated: Pass, chunk: int
     ]
 
 
-def device_seconds(one: Pass, chunk: int) -> dict[str, float]:
+def device_seconds(one: Pass) -> dict[str, float]:
     """Device seconds by kind of forward pass, of a prompt for `extend`, else of a decode step.
 
-    SGLang counts passes with and without a graph together: the prefill chunks, which run without one, come off. Plain
-    `decode` is left out: its timer spans the host's time between two graphs too.
+    Plain `decode` is left out: its timer spans the host's time between two graphs too.
     """
-    counters, prompts = one.record.counters, [r.prompt_tokens or r.input_tokens_asked for r in one.requests]
-    chunks = sum(-(-tokens // chunk) for tokens in prompts)
-    steps = counters.get("cuda_graph_passes", 0.0) - chunks
-    out = {}
-    for name, seconds in counters.items():
+    steps, out = engine_steps(PassView.of(one)), {}
+    for name, seconds in one.record.counters.items():
         forward = name.removeprefix(DEVICE_COUNTER)
         if name.startswith(DEVICE_COUNTER) and forward != "decode" and seconds > 0:
-            count = len(prompts) if forward == "extend" else steps
+            count = len(one.requests) if forward == "extend" else steps
             if count > 0:
                 out[forward] = seconds / count
     return out

@@ -113,11 +113,6 @@ class SimulatedLaunch:
         self._spread = hardware.noise.launch if self._effects.noise is None else self._effects.noise
         self._own_speed = float(np.exp(self._draw("launch").normal(0.0, self._spread)))
 
-    @property
-    def chunk(self) -> int:
-        """Tokens of a prefill chunk, at most."""
-        return self._serving.chunk
-
     def run(self, key: PassKey, start: float) -> Pass:
         """One pass, beginning at `start` of the virtual clock."""
         level, scenario = key.level, self._scenario
@@ -244,7 +239,6 @@ def _counters(served: Served, speculative: bool) -> dict[str, float]:
     seconds = served.seconds
     target = sum(seconds[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
     counters = {
-        "cuda_graph_passes": float(served.steps + served.prefill_batches),  # SGLang counts those without a graph too
         "prompt_tokens": float(sum(r.input_tokens_asked for r in served.records)),
         "output_tokens": float(sum(r.tokens for r in served.records)),
         "cached_tokens": 0.0,

@@ -264,21 +264,23 @@ def test_sglang_decode_log() -> None:
 
 
 def test_counters_are_summed_over_labels_but_tp_ranks_share_the_work() -> None:
-    """Both TP ranks count each graph pass; the first alone counts tokens. DP ranks (1 has two TP ranks) work apart."""
-    page = """# TYPE sglang:cuda_graph_passes counter
-sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_cuda_graph",tp_rank="0"} 40.0
-sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_cuda_graph",tp_rank="1"} 42.0
-sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_none",tp_rank="0"} 2.0
-sglang:cuda_graph_passes_total{dp_rank="0",mode="decode_none",tp_rank="1"} 2.0
-sglang:cuda_graph_passes_total{dp_rank="1",mode="decode_cuda_graph",tp_rank="2"} 100.0
+    """Both TP ranks time a forward pass; the first alone counts tokens. DP ranks (0 has two TP ranks) work apart."""
+    page = """# TYPE sglang:forward_execution_seconds counter
+sglang:forward_execution_seconds_total{category="extend",dp_rank="0",tp_rank="0"} 40.0
+sglang:forward_execution_seconds_total{category="extend",dp_rank="0",tp_rank="1"} 42.0
+sglang:forward_execution_seconds_total{category="decode",dp_rank="0",tp_rank="0"} 2.0
+sglang:forward_execution_seconds_total{category="decode",dp_rank="0",tp_rank="1"} 2.0
+sglang:forward_execution_seconds_total{category="extend",dp_rank="1",tp_rank="2"} 100.0
 # TYPE sglang:prompt_tokens counter
 sglang:prompt_tokens_total{tp_rank="0"} 7.0
 # TYPE sglang:spec_accept_length gauge
 sglang:spec_accept_length 3.3
 """
-    names = {"sglang:cuda_graph_passes_total": "passes", "sglang:prompt_tokens_total": "tokens"}
-    assert prometheus_counters(page, names) == {"passes": 186.0, "tokens": 7.0}
-    assert prometheus_counters(page, names, RANKS) == {"passes": 41.0 + 2.0 + 100.0, "tokens": 7.0}
+    names = {"sglang:forward_execution_seconds_total": "seconds_{category}", "sglang:prompt_tokens_total": "tokens"}
+    summed = {"seconds_extend": 40.0 + 42.0 + 100.0, "seconds_decode": 4.0, "tokens": 7.0}
+    assert prometheus_counters(page, names) == summed
+    shared = {"seconds_extend": 41.0 + 100.0, "seconds_decode": 2.0, "tokens": 7.0}
+    assert prometheus_counters(page, names, RANKS) == shared
 
 
 @pytest.mark.parametrize(

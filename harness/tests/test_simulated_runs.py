@@ -103,19 +103,12 @@ def test_predicted_stands_beside_measured_and_says_what_was_fitted(store: Path) 
 
 
 def test_device_seconds_are_a_decode_steps_or_a_prompts() -> None:
-    """SGLang counts prefill chunks among its graph passes: two prompts of three chunks, of 100 passes."""
-    measured = one_pass(
-        [request(n, events=[(0.0, 1), (1.0, 5)], prompt_tokens=20000) for n in range(2)],
-        counters={
-            "cuda_graph_passes": 100.0,
-            "device_seconds_extend": 0.5,
-            "device_seconds_target_verify": 0.188,
-            "device_seconds_decode": 9.0,
-            "device_seconds_idle": 0.0,
-        },
-    )
-    found = device_seconds(measured, chunk=8192)
-    assert found == {"extend": pytest.approx(0.25), "target_verify": pytest.approx(0.188 / 94)}
+    """By hand: two requests decode together in three steps, then one alone in a fourth."""
+    long = [(0.0, 1), (0.1, 4), (0.2, 8), (0.3, 12), (0.4, 16)]
+    requests = [request(n, slot=n, events=long[: 5 - n], prompt_tokens=20000) for n in range(2)]
+    counters = {"device_seconds_extend": 0.5, "device_seconds_target_verify": 0.2, "device_seconds_decode": 9.0}
+    found = device_seconds(one_pass(requests, 2, counters={**counters, "device_seconds_idle": 0.0}))
+    assert found == {"extend": pytest.approx(0.25), "target_verify": pytest.approx(0.2 / 4)}
 
 
 def test_the_device_rows_of_the_simulators_own_run_agree(store: Path) -> None:

@@ -350,7 +350,6 @@ def test_the_step_profile_and_the_counters_are_what_passed() -> None:
         seen = sum(r.events[-1].t - r.events[0].t for r in done.requests)
         # Alone, nothing lies between two steps: the parts of the profile add up to what the client sees.
         assert sum(profile.values()) * steps == pytest.approx(seen, rel=1e-3)
-        assert counters["cuda_graph_passes"] == steps + len(done.requests)  # a prompt is one chunk
         assert counters["output_tokens"] == 64 * len(done.requests)
         target = sum(profile[part] for part in ("verify_attention", "gemm", "all_reduce", "other"))
         if record.key.arm == "mtp":

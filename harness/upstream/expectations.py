@@ -476,7 +476,6 @@ _METRICS = tuple(
     for name, kind, used_by in (
         ("sglang:spec_verify_calls_total", "Counter", _ENGINE),
         ("sglang:num_retracted_requests_total", "Counter", _ENGINE),
-        ("sglang:cuda_graph_passes_total", "Counter", _ENGINE),
         ("sglang:generation_tokens_total", "Counter", _ENGINE),
         ("sglang:prompt_tokens_total", "Counter", _ENGINE),
         ("sglang:cached_tokens_total", "Counter", _ENGINE),
