@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import StoreError
 from harness.metrics import PassView, pass_row
 from harness.model import Finding, LoadLevel, Pass, PassKey, PassRecord
 from harness.store import StoredRun
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROWS_VERSION = 5  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
 # 4: finding_details, a JSON list. 5: device_time_per_token, of one GPU
@@ -29,6 +30,8 @@ def rows(run: StoredRun) -> pd.DataFrame:
 
 
 def _typed(run: StoredRun, table: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd  # takes half a second: not for commands without tables
+
     frame = pd.DataFrame(table)
     frame.insert(0, "run", run.id)
     frame.insert(1, "scenario", run.scenario.name)

@@ -47,7 +47,7 @@ _LEGEND = (
     "it; ratio is to {baseline}."
 )
 _DEVICE_LEGEND = (
-    "device is the time of all forward passes on the GPU, prefill included, for each output token of the pass."
+    "device is the time of all forward passes on a GPU, prefill included, for each output token of the pass."
 )
 
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its modules are loaded on first use, which keeps every command's start short
 from numpy.typing import NDArray
-from scipy import special  # optimize and stats take a second to import: where they are used
 
 Floats = NDArray[np.float64]
 
@@ -75,12 +75,12 @@ def prior_variance(variance: Floats, d: Floats, rows: float = math.inf) -> tuple
     d0 is infinite when the variances differ no more than chance makes them. Rows that move together are off by
     chance together, so chance explains only (1 - 1/rows) of what it would explain between independent ones.
     """
-    z = np.log(variance) - special.digamma(d / 2) + np.log(d / 2)
-    beyond = float(np.var(z, ddof=1) - (1 - 1 / rows) * np.mean(special.polygamma(1, d / 2)))
+    z = np.log(variance) - scipy.special.digamma(d / 2) + np.log(d / 2)
+    beyond = float(np.var(z, ddof=1) - (1 - 1 / rows) * np.mean(scipy.special.polygamma(1, d / 2)))
     if beyond <= 0:
         return math.inf, float(np.sum(d * variance) / np.sum(d))
     d0 = 2 * _trigamma_inverse(beyond)
-    return d0, float(np.exp(np.mean(z) + special.digamma(d0 / 2) - math.log(d0 / 2)))
+    return d0, float(np.exp(np.mean(z) + scipy.special.digamma(d0 / 2) - math.log(d0 / 2)))
 
 
 def _trigamma_inverse(x: float) -> float:
@@ -91,8 +91,8 @@ def _trigamma_inverse(x: float) -> float:
         return 1 / x
     y = 0.5 + 1 / x  # Newton's method from below, as in limma's trigammaInverse; zeta(2, y) is trigamma(y)
     for _ in range(50):
-        value = special.zeta(2, y)
-        step = value * (1 - value / x) / (-2 * special.zeta(3, y))
+        value = scipy.special.zeta(2, y)
+        step = value * (1 - value / x) / (-2 * scipy.special.zeta(3, y))
         y += step
         if abs(step) < 1e-9 * y:
             break
@@ -117,18 +117,18 @@ def effective_rows(table: Floats) -> float:
 
 def p_above_zero(s: Spread) -> Floats:
     """One-sided p of each row: were the true delta zero, how often would its mean be as high?"""
-    return np.asarray(special.stdtr(s.df, -s.mean / s.se))
+    return np.asarray(scipy.special.stdtr(s.df, -s.mean / s.se))
 
 
 def interval(s: Spread, confidence: float = 0.90) -> tuple[Floats, Floats]:
     """Two-sided t interval of each row's mean delta."""
-    reach = special.stdtrit(s.df, 0.5 + confidence / 2) * s.se
+    reach = scipy.special.stdtrit(s.df, 0.5 + confidence / 2) * s.se
     return np.asarray(s.mean - reach), np.asarray(s.mean + reach)
 
 
 def upper_bound(s: Spread, error: float) -> Floats:
     """What each row's true delta exceeds with this probability only."""
-    return np.asarray(s.mean + special.stdtrit(s.df, 1 - error) * s.se)
+    return np.asarray(s.mean + scipy.special.stdtrit(s.df, 1 - error) * s.se)
 
 
 def holm(p: Sequence[float] | Floats) -> Floats:
@@ -150,12 +150,10 @@ def sign_flip_p(deltas: Floats) -> float:
 
     Its smallest value is 2^-n, so it backs a verdict up, and can't replace the t test.
     """
-    from scipy import stats
-
     values = deltas[np.isfinite(deltas)]
     if len(values) < 2:
         return 1.0
-    result = stats.permutation_test(
+    result = scipy.stats.permutation_test(
         (values,),
         lambda x, axis: np.mean(x, axis=axis),
         permutation_type="samples",
@@ -176,11 +174,9 @@ def standard_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 def wider_p(sd: float, df: float, known_sd: float, known_df: float) -> float:
     """p that a spread as large as `sd` comes from a source with the spread `known_sd`: an F test, one-sided."""
-    from scipy import stats
-
     if min(df, known_df) < 1 or known_sd < MIN_SD:
         return 1.0
-    return float(stats.f.sf((sd / known_sd) ** 2, df, known_df))
+    return float(scipy.stats.f.sf((sd / known_sd) ** 2, df, known_df))
 
 
 def detectable(sd: float, df_a_pair: float, pairs: int, level: float, tolerance: float, power: float = 0.8) -> float:
@@ -189,18 +185,18 @@ def detectable(sd: float, df_a_pair: float, pairs: int, level: float, tolerance:
     `sd` is of one delta, `df_a_pair` the degrees of freedom that a pair adds, `level` the one-sided p that a row
     must reach. Both conditions of `rule.decide` must hold: p, and an interval wholly above `tolerance`.
     """
-    from scipy import optimize, stats
-
     df, se = df_a_pair * (pairs - 1), sd / math.sqrt(pairs)
 
     def missed(critical: float) -> float:
         """The noncentrality at which a t with this critical value is reached with the power asked."""
         return float(
-            optimize.brentq(lambda x: float(stats.nct.cdf(critical, df, x)) - (1 - power), 0, critical * 4 + 9)
+            scipy.optimize.brentq(
+                lambda x: float(scipy.stats.nct.cdf(critical, df, x)) - (1 - power), 0, critical * 4 + 9
+            )
         )
 
-    by_p = missed(float(special.stdtrit(df, 1 - level))) * se
-    by_interval = tolerance + missed(float(special.stdtrit(df, 0.95))) * se
+    by_p = missed(float(scipy.special.stdtrit(df, 1 - level))) * se
+    by_interval = tolerance + missed(float(scipy.special.stdtrit(df, 0.95))) * se
     return max(by_p, by_interval)
 
 
@@ -222,13 +218,11 @@ def two_groups(values: Sequence[float] | Floats) -> TwoGroups | None:
     variance between the groups does not depend on place or scale, so one reference serves all samples of a size.
     None for fewer than 5 values, which can always be split well.
     """
-    from scipy import stats
-
     x = np.sort(np.asarray(values, dtype=np.float64))
     if len(x) < 5 or x[-1] - x[0] < MIN_SD:
         return None
     draws = np.random.default_rng(0)
-    result = stats.monte_carlo_test(
+    result = scipy.stats.monte_carlo_test(
         x,
         lambda size: draws.normal(size=size),
         lambda sample, axis: np.max(_shares(sample, axis), axis=-1),
@@ -253,7 +247,7 @@ def _shares(sample: Floats, axis: int) -> Floats:
 
 def half_width(sd: float, df: int, n: int, confidence: float = 0.90) -> float:
     """Half the interval of a mean of n values whose standard deviation is known with df degrees of freedom."""
-    return float(special.stdtrit(df, 0.5 + confidence / 2)) * sd / math.sqrt(n)
+    return float(scipy.special.stdtrit(df, 0.5 + confidence / 2)) * sd / math.sqrt(n)
 
 
 def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floats, sd: Floats, n: Floats) -> Floats:
@@ -261,6 +255,4 @@ def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floa
 
     Sizes may be effective ones, below the number of nights. One night since has no spread of its own: pass 0.
     """
-    from scipy import stats
-
-    return np.asarray(stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)
+    return np.asarray(scipy.stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)
