@@ -6,14 +6,22 @@ BIN := .venv/bin
 # Container images often forbid byte code: then each process of a run compiles anew all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint parallel serial clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.demo
 	$(BIN)/mtpbench run scenarios/quickstart.yaml
 
-test: .venv/.test lint
+# The parallel tests leave a quarter of two cores idle, waiting for servers: enough for mypy beside them.
+test: .venv/.test
+	$(MAKE) --no-print-directory -j 2 lint parallel
+	$(MAKE) --no-print-directory serial
+
+parallel: .venv/.test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not serial"
+
+# These need the machine for themselves.
+serial: .venv/.test
 	$(BIN)/python -m pytest -q -m serial
 
 lint: .venv/.test
