@@ -1,6 +1,12 @@
 """`python -m harness` is `mtpbench`: for machines where it runs from a checkout without being installed."""
 
-from harness.cli import main
+
+def main() -> None:
+    """The command line. Load processes import their parent's main module anew, this one: so it imports nothing else."""
+    from harness.cli import main as command_line
+
+    command_line()
+
 
 if __name__ == "__main__":
     main()

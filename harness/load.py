@@ -10,6 +10,7 @@ shared counter: whatever their number, requests start in the same order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -17,11 +18,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
 from types import TracebackType
 from typing import Any
 
@@ -69,10 +71,11 @@ class LoadResult:
 class Board:
     """Shared between the processes of a pass: who takes which request, how it goes, whether to stop.
 
-    `state` holds five numbers a process: last arrival, in flight, decoding (in flight with a first token),
-    finished, failed.
+    `everyone` is where processes wait for each other. `state` holds five numbers a process: last arrival, in flight,
+    decoding (in flight with a first token), finished, failed.
     """
 
+    everyone: Barrier
     ticket: Synchronized[int]
     stop: Synchronized[int]  # 0: go on; else 1 + the index into _STOP_STATUS
     state: Any  # RawArray of doubles: each process writes only its own fields
@@ -83,6 +86,7 @@ class Board:
     def create(cls, processes: int) -> Board:
         context = multiprocessing.get_context("spawn")
         return cls(
+            context.Barrier(processes),
             context.Value("q", 0),
             context.Value("i", 0),
             context.RawArray("d", cls.FIELDS * processes),
@@ -257,6 +261,12 @@ def _init_process(board: Board) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
 
 
+def _meet() -> None:
+    """A process's first task: over when all of them are there."""
+    assert _board is not None
+    _board.everyone.wait()
+
+
 def _end_with_parent() -> None:
     """A killed harness must leave no load behind."""
     parent = multiprocessing.parent_process()
@@ -277,8 +287,19 @@ def run_shard(
     return uvloop.run(_run_shard(job, slots, number, t_start, _board))
 
 
+@contextlib.contextmanager
+def _killed_is_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise MtpbenchError(
+            "a load-generating process was killed",
+            "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
+        ) from error
+
+
 class Workers:
-    """The load processes of an experiment, kept between passes: starting one costs half a second."""
+    """The load processes of an experiment, kept between passes. They start at once, while the first server does."""
 
     def __init__(self, max_slots: int) -> None:
         self.processes = -(-max_slots // STREAMS_PER_PROCESS)
@@ -289,8 +310,10 @@ class Workers:
             initializer=_init_process,
             initargs=(self.board,),
         )
+        self._up: list[Future[None]] = []
 
     def __enter__(self) -> Workers:
+        self._up = [self._pool.submit(_meet) for _ in range(self.processes)]
         return self
 
     def __exit__(
@@ -305,6 +328,8 @@ class Workers:
 
     async def run(self, job: LoadJob) -> LoadResult:
         """Sends all requests of `job`; ends early when the board says stop."""
+        with _killed_is_told():
+            await asyncio.gather(*map(asyncio.wrap_future, self._up))
         self.board.reset()
         shards = [range(job.slots)[number :: self.processes] for number in range(self.processes)]
         loop = asyncio.get_running_loop()
@@ -315,13 +340,8 @@ class Workers:
             for number, slots in enumerate(shards)
             if slots
         ]
-        try:
+        with _killed_is_told():
             done = await asyncio.gather(*futures)
-        except BrokenProcessPool as error:
-            raise MtpbenchError(
-                "a load-generating process was killed in the middle of a pass",
-                "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
-            ) from error
         records = sorted((record for part, _ in done for record in part), key=lambda r: r.index)
         lags = tuple(lag for _, part in done for lag in part)
         return LoadResult(tuple(records), t_start, time.monotonic(), lags)
