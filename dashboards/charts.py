@@ -7,7 +7,7 @@ A site has thousands of charts and few kinds. Each kind's specification is made 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,9 +33,9 @@ PANELS = (
     Panel("Time to first token (TTFT), median", "ttft_p50", 1e3, "ms"),
     Panel("Output throughput", "output_throughput", 1, "tokens/s"),
     Panel("Accept length, mean", "accept_length_mean", 1, "tokens a step"),
+    Panel("Device time of all forward passes, an output token", "device_time_per_token", 1e3, "ms"),
 )
 
-_FACET_WIDTH = 340
 # Okabe and Ito's palette: distinct for colour-blind readers, on light and on dark.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _EVENT, _ODD = "#8c959f", "#CC3311"
@@ -53,7 +53,6 @@ def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
         [
             {
                 "series": f"{line.arm}, TP{line.tp}" if several else line.arm,
-                "input": f"{line.level.input_tokens} tokens in" if line.level.input_tokens else "",
                 "load": line.level.value,
                 **{name: line.get(name) for name in names},
                 **{f"{name}_low": v.low for name in names if (v := line.values.get(name))},
@@ -65,18 +64,31 @@ def frame(lines: Sequence[Line], names: Sequence[str]) -> pd.DataFrame:
 
 
 def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
-    """(title, Vega-Lite specification) of each panel that has data. Factors are for `explain`, not for curves."""
+    """(title, Vega-Lite specification) of each panel that has data, a chart for each prompt length where several are
+    swept. Factors are for `explain`, not for curves."""
     lines = [line for line in lines if not line.level.factor]
+    if not lines:
+        return []
+    lengths = sorted({line.level.input_tokens for line in lines})
+    colour = _colour(lines)
+
+    def of_each_length(title: str, name: str, draw: Callable[[Sequence[Line]], Any]) -> list[tuple[str, Any]]:
+        charts = []
+        for length in lengths:
+            some = [line for line in lines if line.level.input_tokens == length]
+            if any(line.get(name) is not None for line in some):
+                caption = f"{title}: {length} tokens in" if len(lengths) > 1 else title
+                charts.append((caption, draw(some).to_dict()))
+        return charts
+
     charts = []
     for panel in PANELS:
-        if any(line.get(panel.name) is not None for line in lines):
-            charts.append((panel.title, _over_load(lines, panel).to_dict()))
-    if any(line.get("interactivity") for line in lines):
-        charts.append(("Throughput against interactivity", _frontier(lines).to_dict()))
-    return charts
+        charts += of_each_length(panel.title, panel.name, functools.partial(_over_load, panel=panel, colour=colour))
+    frontier = functools.partial(_frontier, colour=colour)
+    return charts + of_each_length("Throughput against interactivity", "interactivity", frontier)
 
 
-def _over_load(lines: Sequence[Line], panel: Panel) -> Any:
+def _over_load(lines: Sequence[Line], panel: Panel, colour: alt.Color) -> Any:
     data = frame(lines, [panel.name]).dropna(subset=[panel.name])
     for suffix in ("", "_low", "_high"):
         data[panel.name + suffix] = data[panel.name + suffix] * panel.scale
@@ -94,22 +106,22 @@ def _over_load(lines: Sequence[Line], panel: Panel) -> Any:
         alt.Tooltip("load:Q", title="load"),
         alt.Tooltip(f"{panel.name}:Q", title=panel.unit, format=".4~g"),
     ]
-    base = alt.Chart(data).encode(x=x, color=_colour(lines))
+    base = alt.Chart(data).encode(x=x, color=colour)
     line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(y=y, tooltip=tooltip)
     spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(
         y=alt.Y(f"{panel.name}_low:Q", title=panel.unit), y2=f"{panel.name}_high:Q"
     )
-    return _by_length(lines, alt.layer(spread, line), 230)
+    return alt.layer(spread, line).properties(width="container", height=230)
 
 
-def _frontier(lines: Sequence[Line]) -> Any:
+def _frontier(lines: Sequence[Line], colour: alt.Color) -> Any:
     per_gpu = any(line.get("output_throughput_per_gpu") for line in lines)
     name = "output_throughput_per_gpu" if per_gpu else "output_throughput"
     data = frame(lines, ["interactivity", name]).dropna(subset=["interactivity", name])
     x = alt.X("interactivity:Q", title="interactivity (1 / median TPOT), tokens/s for one user")
     y = alt.Y(f"{name}:Q", title="tokens/s a GPU" if per_gpu else "tokens/s")
     order = alt.Order("load:Q")
-    base = alt.Chart(data).encode(x=x, y=y, color=_colour(lines))
+    base = alt.Chart(data).encode(x=x, y=y, color=colour)
     line = base.mark_line(point=alt.OverlayMarkDef(size=60)).encode(
         order=order,
         tooltip=[
@@ -120,17 +132,7 @@ def _frontier(lines: Sequence[Line]) -> Any:
         ],
     )
     labels = base.mark_text(dy=-10).encode(text="load:Q")
-    return _by_length(lines, alt.layer(line, labels), 280)
-
-
-def _by_length(lines: Sequence[Line], chart: Any, height: int) -> Any:
-    """Side by side where prompt lengths are swept. A facet can't follow the page's width, so it has one of its own."""
-    lengths = sorted({line.level.input_tokens for line in lines})
-    if len(lengths) == 1:
-        return chart.properties(width="container", height=height)
-    order = [f"{length} tokens in" for length in lengths]
-    facets = chart.properties(width=_FACET_WIDTH, height=height)
-    return facets.facet(column=alt.Column("input:N", title=None, sort=order)).resolve_scale(y="independent")
+    return alt.layer(line, labels).properties(width="container", height=280)
 
 
 def _colour(lines: Sequence[Line]) -> alt.Color:

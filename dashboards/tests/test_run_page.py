@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dashboards.charts import PANELS, panels
 from dashboards.run_page import render
 from harness.checks import Expectations, findings
 from harness.frames import parquet, rows
@@ -75,6 +76,26 @@ def test_page_is_self_contained_and_complete(run: StoredRun, cache: Path) -> Non
     assert ours.count("<figure>") == 5
     assert ours.count("<tr") == 1 + 8
     assert build(run).headline in ours
+
+
+def test_each_prompt_length_has_charts_of_its_own() -> None:
+    """They follow the page's width, which the facets of one chart can't: those ran over their neighbours."""
+    [path] = RESULTS.glob("*-4cdc53")
+    lines = summarise(load_run(path))
+    charts = panels(lines)
+    assert [title for title, _ in charts[:2]] == [
+        f"Time per output token (TPOT), median: {length} tokens in" for length in (8192, 32768)
+    ]
+    assert len(charts) == 2 * (len(PANELS) + 1)
+    assert all(spec["width"] == "container" for _, spec in charts)
+    [values] = charts[1][1]["datasets"].values()
+    measured = {(v["series"], v["load"]): v["tpot_p50"] for v in values}
+    assert len(values) == len(measured) == 20
+    [one] = [
+        line for line in lines if (line.arm, line.level.value, line.level.input_tokens) == ("mtp-in-tree", 8, 32768)
+    ]
+    assert measured["mtp-in-tree", 8] == pytest.approx(1e3 * (one.get("tpot_p50") or 0))
+    assert panels([]) == []
 
 
 def hostile(run: StoredRun) -> StoredRun:
