@@ -10,7 +10,6 @@ shared counter: whatever their number, requests start in the same order.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import multiprocessing
 import os
@@ -18,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -287,17 +286,6 @@ def run_shard(
     return uvloop.run(_run_shard(job, slots, number, t_start, _board))
 
 
-@contextlib.contextmanager
-def _killed_is_told() -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise MtpbenchError(
-            "a load-generating process was killed",
-            "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
-        ) from error
-
-
 class Workers:
     """The load processes of an experiment, kept between passes. They start at once, while the first server does."""
 
@@ -328,20 +316,24 @@ class Workers:
 
     async def run(self, job: LoadJob) -> LoadResult:
         """Sends all requests of `job`; ends early when the board says stop."""
-        with _killed_is_told():
-            await asyncio.gather(*map(asyncio.wrap_future, self._up))
-        self.board.reset()
         shards = [range(job.slots)[number :: self.processes] for number in range(self.processes)]
         loop = asyncio.get_running_loop()
         size = sum(len(request.body) for request in job.requests) * self.processes
-        t_start = time.monotonic() + _START_DELAY_S + _START_DELAY_S_PER_BYTE * size
-        futures = [
-            loop.run_in_executor(self._pool, run_shard, job, list(slots), number, t_start)
-            for number, slots in enumerate(shards)
-            if slots
-        ]
-        with _killed_is_told():
+        try:
+            await asyncio.gather(*map(asyncio.wrap_future, self._up))
+            self.board.reset()
+            t_start = time.monotonic() + _START_DELAY_S + _START_DELAY_S_PER_BYTE * size
+            futures = [
+                loop.run_in_executor(self._pool, run_shard, job, list(slots), number, t_start)
+                for number, slots in enumerate(shards)
+                if slots
+            ]
             done = await asyncio.gather(*futures)
+        except BrokenProcessPool as error:
+            raise MtpbenchError(
+                "a load-generating process was killed in the middle of a pass",
+                "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
+            ) from error
         records = sorted((record for part, _ in done for record in part), key=lambda r: r.index)
         lags = tuple(lag for _, part in done for lag in part)
         return LoadResult(tuple(records), t_start, time.monotonic(), lags)

@@ -224,7 +224,7 @@ def test_killed_load_process_is_a_clear_error(tmp_path: Path) -> None:
     loaders[0].kill()
     output, _ = running.communicate(timeout=40)
     assert running.returncode == 2
-    assert "a load-generating process was killed" in output
+    assert "a load-generating process was killed in the middle of a pass" in output
     assert "--resume" in output
     assert load_run(only_run(tmp_path)).passes
 
