@@ -24,13 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.model import DEVICE_COUNTER, Event, Pass, RequestRecord
+from harness.model import Event, Pass, RequestRecord
 from harness.window import Window, achieved_concurrency, counted, cut, peak_in_flight, steady_window
 
 # llama.cpp sends the tokens of one verify step as events 0.1-0.2 ms apart; no engine steps this fast.
 BURST_S = 0.5e-3
-
-_IDLE = f"{DEVICE_COUNTER}idle"  # waiting for other ranks
 
 # A percentile is shown only with at least this many samples beyond it: p90 from 50 samples on, p99 from 500.
 # With fewer, it is little more than the maximum.
@@ -277,10 +275,9 @@ def device_time_per_token(v: PassView) -> float | None:
     (``SGLANG_ENABLE_METRICS_DEVICE_TIMER=1``). Of one GPU, also at TP2; waiting for the other GPU in a collective is
     in it. Not only of the window: the timer is read before and after a pass.
     """
-    counters = v.source.record.counters
-    seconds = [value for name, value in counters.items() if name.startswith(DEVICE_COUNTER) and name != _IDLE]
+    seconds = v.source.record.device_seconds
     tokens = sum(r.tokens for r in v.requests)
-    return sum(seconds) / tokens if seconds and tokens else None
+    return sum(seconds.values()) / tokens if seconds and tokens else None
 
 
 def total_throughput(v: PassView) -> float | None:

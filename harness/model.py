@@ -16,8 +16,7 @@ RECORD_VERSION = 2  # Raise it when a field changes meaning, and say here what c
 # 2: the device timer is that of one TP rank. In 1 it was the sum over ranks: see `_of_one_rank`. `cuda_graph_passes` is
 # gone: nothing reads it, and of several ranks only the first counts prefills.
 
-# What engines call SGLang's device timer, a counter for each kind of forward pass.
-DEVICE_COUNTER = "device_seconds_"
+_DEVICE_COUNTER = "device_seconds_"  # what engines call SGLang's device timer, a counter for each kind of forward pass
 
 
 class RequestStatus(str, Enum):
@@ -227,6 +226,12 @@ class PassRecord:
     def complete(self) -> bool:
         return self.status == "complete"
 
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """SGLang's device timer by kind of forward pass, without `idle`, waiting for other ranks. Empty without it."""
+        kinds = {name.removeprefix(_DEVICE_COUNTER): name for name in self.counters if name.startswith(_DEVICE_COUNTER)}
+        return {kind: self.counters[name] for kind, name in kinds.items() if kind != "idle"}
+
     def to_json(self) -> dict[str, Any]:
         return {"record_version": RECORD_VERSION, **asdict(self)}
 
@@ -246,7 +251,7 @@ class PassRecord:
 
 def _of_one_rank(counters: Mapping[str, float], tp: int) -> dict[str, float]:
     """Counters of a record of version 1. What else is read is counted by the first rank alone."""
-    return {name: value / tp if name.startswith(DEVICE_COUNTER) else value for name, value in counters.items()}
+    return {name: value / tp if name.startswith(_DEVICE_COUNTER) else value for name, value in counters.items()}
 
 
 @dataclass(frozen=True)

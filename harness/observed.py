@@ -9,11 +9,11 @@ from statistics import fmean, mode
 
 from harness.account import Account, Curve, account, engine_steps, total
 from harness.metrics import PassView, distribution, output_throughput
-from harness.model import DEVICE_COUNTER, LaunchRecord, LoadLevel, Pass
+from harness.model import LaunchRecord, LoadLevel, Pass
 from harness.pairs import Side, measure
 
-# Forward passes of SGLang's device timer that are no part of a decode step: prefill, and waiting for other ranks.
-_NOT_DECODE = ("extend", "prefill", "mixed", "split_prefill", "prebuilt", "idle")
+# Forward passes of SGLang's device timer that are no part of a decode step: what prefill is called.
+_NOT_DECODE = ("extend", "prefill", "mixed", "split_prefill", "prebuilt")
 _HOST_GAP = "host_gap"  # of a traced step: the device waits
 
 
@@ -114,16 +114,17 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _timed(views: Sequence[PassView]) -> dict[str, float]:
     """What SGLang's device timer says of a decode step, over the whole pass."""
-    timed = [view for view in views if any(_decodes(name) for name in view.source.record.counters)]
-    steps = sum(engine_steps(view) for view in timed)
+    parts = [
+        (view, {part: value for part, value in view.source.record.device_seconds.items() if part not in _NOT_DECODE})
+        for view in views
+    ]
+    steps = sum(engine_steps(view) for view, timed in parts if timed)
     if not steps:
         return {}
     seconds: dict[str, float] = {}
-    for view in timed:
-        for name, value in view.source.record.counters.items():
-            if _decodes(name):
-                part = name.removeprefix(DEVICE_COUNTER)
-                seconds[part] = seconds.get(part, 0.0) + value
+    for _, timed in parts:
+        for part, value in timed.items():
+            seconds[part] = seconds.get(part, 0.0) + value
     return {name: value / steps for name, value in sorted(seconds.items())}
 
 
@@ -132,10 +133,6 @@ def _traced(views: Sequence[PassView]) -> dict[str, float]:
     profiles = [view.source.record.step_profile for view in views if view.source.record.step_profile]
     names = sorted({name for profile in profiles for name in profile} - {_HOST_GAP})
     return {name: fmean(profile.get(name, 0.0) for profile in profiles) for name in names}
-
-
-def _decodes(counter: str) -> bool:
-    return counter.startswith(DEVICE_COUNTER) and counter.removeprefix(DEVICE_COUNTER) not in _NOT_DECODE
 
 
 def captured_batches(records: Iterable[LaunchRecord]) -> tuple[int, ...] | None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from harness.checks import MAX_REPETITION
 from harness.corpus import corpus
-from harness.engines.registry import ENGINES
 from harness.model import Finding, LaunchRecord, Output
 from harness.scenario import Arm, OutputCheck, Scenario
 
@@ -48,7 +47,7 @@ def reference_arm(scenario: Scenario, arm: Arm) -> str:
         return getattr(other.server, "model", None)
 
     arms = [other for other in scenario.resolved_arms() if model(other) == model(arm)]
-    plain = [other.name for other in arms if ENGINES[other.server.engine].speculative(other.server) is False]
+    plain = [other.name for other in arms if other.speculative is False]
     return plain[0] if plain else scenario.baseline_arm
 
 

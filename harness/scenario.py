@@ -287,6 +287,11 @@ class Arm(Strict):
     name: str
     server: AnySettings
 
+    @property
+    def speculative(self) -> bool | None:
+        """Do its settings say that it drafts? None where they don't tell."""
+        return ENGINES[self.server.engine].speculative(self.server)
+
     def changes(self, base: AnySettings) -> dict[str, Any]:
         """The top-level settings in which this arm differs from `base`."""
         mine, other = self.server.model_dump(), base.model_dump()
@@ -352,11 +357,6 @@ class Scenario(Strict):
 
     def arm(self, name: str) -> Arm:
         return next(arm for arm in self.resolved_arms() if arm.name == name)
-
-    def speculative(self, name: str) -> bool | None:
-        """Do the arm's settings say that it drafts? None where they don't tell."""
-        server = self.arm(name).server
-        return ENGINES[server.engine].speculative(server)
 
     def resolved_arms(self) -> list[Arm]:
         base = self.server.model_dump(exclude_unset=True)
@@ -510,7 +510,7 @@ def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:
 def warnings(scenario: Scenario) -> list[str]:
     """What is allowed and yet likely not meant; each ends with what to do."""
     arms = scenario.resolved_arms()
-    drafting = [arm.name for arm in arms if ENGINES[arm.server.engine].speculative(arm.server)]
+    drafting = [arm.name for arm in arms if arm.speculative]
     out = []
     if scenario.workload.prompts == "random" and drafting:
         simulated = all(not ENGINES[a.server.engine].meaningful_output(a.server) for a in arms if a.name in drafting)

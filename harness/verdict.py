@@ -208,7 +208,7 @@ def _drafting_alone(base: Side, head: Side) -> dict[str, str]:
     out = {}
     for label in sorted({*base.arms} & {*head.arms}):
         declared = [
-            {run.scenario.speculative(side.arms[label]) for run in side.runs if side.arms[label] in run.scenario.arms}
+            {run.scenario.arm(arm).speculative for run in side.runs if (arm := side.arms[label]) in run.scenario.arms}
             for side in (base, head)
         ]
         if declared in ([{True}, {False}], [{False}, {True}]):

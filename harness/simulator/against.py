@@ -18,7 +18,7 @@ from rich.text import Text
 from harness.account import engine_steps
 from harness.errors import MtpbenchError
 from harness.metrics import PassView, distribution
-from harness.model import DEVICE_COUNTER, LoadLevel, Pass, PassKey
+from harness.model import LoadLevel, Pass, PassKey
 from harness.plan import plan_launches
 from harness.scenario import Scenario
 from harness.simulator.causes import Injection
@@ -162,9 +162,8 @@ def device_seconds(one: Pass) -> dict[str, float]:
     Plain `decode` is left out: its timer spans the host's time between two graphs too.
     """
     steps, out = engine_steps(PassView.of(one)), {}
-    for name, seconds in one.record.counters.items():
-        forward = name.removeprefix(DEVICE_COUNTER)
-        if name.startswith(DEVICE_COUNTER) and forward != "decode" and seconds > 0:
+    for forward, seconds in one.record.device_seconds.items():
+        if forward != "decode" and seconds > 0:
             count = len(one.requests) if forward == "extend" else steps
             if count > 0:
                 out[forward] = seconds / count
