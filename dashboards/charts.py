@@ -71,21 +71,18 @@ def panels(lines: Sequence[Line]) -> list[tuple[str, dict[str, Any]]]:
         return []
     lengths = sorted({line.level.input_tokens for line in lines})
     colour = _colour(lines)
-
-    def of_each_length(title: str, name: str, draw: Callable[[Sequence[Line]], Any]) -> list[tuple[str, Any]]:
-        charts = []
+    kinds: list[tuple[str, str, Callable[..., Any]]] = [
+        (panel.title, panel.name, functools.partial(_over_load, panel=panel)) for panel in PANELS
+    ]
+    kinds.append(("Throughput against interactivity", "interactivity", _frontier))
+    charts = []
+    for title, name, draw in kinds:
         for length in lengths:
             some = [line for line in lines if line.level.input_tokens == length]
             if any(line.get(name) is not None for line in some):
                 caption = f"{title}: {length} tokens in" if len(lengths) > 1 else title
-                charts.append((caption, draw(some).to_dict()))
-        return charts
-
-    charts = []
-    for panel in PANELS:
-        charts += of_each_length(panel.title, panel.name, functools.partial(_over_load, panel=panel, colour=colour))
-    frontier = functools.partial(_frontier, colour=colour)
-    return charts + of_each_length("Throughput against interactivity", "interactivity", frontier)
+                charts.append((caption, draw(some, colour=colour).to_dict()))
+    return charts
 
 
 def _over_load(lines: Sequence[Line], panel: Panel, colour: alt.Color) -> Any:

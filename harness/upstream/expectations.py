@@ -470,7 +470,6 @@ _EVALUATOR = (
     _E("evaluator few_shot_gsm8k prints Accuracy: ", "harness/accuracy.py", Text(_GSM8K, "Accuracy: ")),
 )
 
-_COLLECTOR = Metric.path
 _METRICS = tuple(
     _E(f"metric {name}", used_by, Metric(name, kind))
     for name, kind, used_by in (
@@ -483,7 +482,7 @@ _METRICS = tuple(
         ("sglang:spec_accept_length", "Gauge", "docs/metrics.md"),
         ("sglang:spec_accept_rate", "Gauge", "docs/metrics.md"),
     )
-) + tuple(_E(f"metric label {name}", _ENGINE, Text(_COLLECTOR, name)) for name in ("tp_rank", "moe_ep_rank"))
+) + tuple(_E(f"metric label {name}", _ENGINE, Text(Metric.path, name)) for name in ("tp_rank", "moe_ep_rank"))
 
 
 def _key(key: str, value: str = "") -> Expectation:
