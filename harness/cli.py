@@ -20,6 +20,7 @@ from harness import (
     cli_explain,
     cli_import,
     cli_publish,
+    cli_scenarios,
     cli_simulate,
     cli_store,
     cli_trend,
@@ -180,9 +181,18 @@ def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
 def report(
     run_name: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or its URL.")],
     output: Annotated[str, typer.Option("--format", help="table, markdown, json or html.")] = "table",
+    results_as: Annotated[
+        str, typer.Option("--results-as", metavar="TOOL", help="Write result files as this tool does: sglang.")
+    ] = "",
+    folder: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="With --results-as: where they go.")
+    ] = Path("results"),
 ) -> None:
     """Print a run's table again, as Markdown, as JSON, or write its report.html anew."""
     run_path = local_run(run_name)
+    if results_as:
+        cli_scenarios.write_results(load_run(run_path), results_as, folder)
+        return
     if is_imported(run_path):
         if not cli_import.show_report(run_path, output, out):
             raise typer.Exit(EXIT_INVALID)
@@ -318,6 +328,7 @@ def _need_triton() -> None:
 cli_import.register(app, out)
 cli_doctor.register(app, out, err, default_cache)
 app.add_typer(cli_store.store_app, name="store")
+app.add_typer(cli_scenarios.scenarios_app, name="scenarios")
 app.add_typer(cli_ci.ci_app, name="ci")
 
 

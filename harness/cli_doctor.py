@@ -17,6 +17,7 @@ from harness.store import write_atomically
 from harness.upstream import render
 from harness.upstream.drift import compare
 from harness.upstream.expectations import SUPPORTED
+from harness.upstream.flag_table import flag_table
 from harness.upstream.fetch import fetch, newest
 from harness.upstream.reader import Tree, UpstreamError, WheelTree
 
@@ -44,6 +45,10 @@ def register(app: typer.Typer, out: Console, err: Console, cache_dir: Callable[[
         output: Annotated[
             Path | None, typer.Option(metavar="FILE", help="Also write everything here, as JSON.")
         ] = None,
+        flags: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Only write the versions' flags and variables here, as `validate` reads them."),
+        ] = None,
     ) -> None:
         """Check that what mtpbench relies on in SGLang is there and means the same: hooks, flags, metrics, endpoints.
 
@@ -58,7 +63,12 @@ def register(app: typer.Typer, out: Console, err: Console, cache_dir: Callable[[
         def say(line: str) -> None:
             err.print(Text(line, style="dim"), soft_wrap=True)
 
-        report = compare(_trees(versions or [], upstream, wheel or [], cache_dir() / "upstream", say))
+        trees = _trees(versions or [], upstream, wheel or [], cache_dir() / "upstream", say)
+        if flags is not None:
+            write_atomically(flags, flag_table(trees).encode())
+            say(f"{flags}: {', '.join(tree.version for tree in trees)}")
+            return
+        report = compare(trees)
         if output is not None:
             write_atomically(output, render.to_json(report).encode())
         if output_format == "table":

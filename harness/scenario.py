@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from harness.engines.registry import ENGINES, AnySettings
+from harness.engines.sglang import SglangSettings, unread_variables
 from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo, samples_needed
 from harness.model import LoadLevel
 from harness.settings import Count, Duration, Name, Rate, Strict, merge
@@ -312,6 +313,10 @@ class Scenario(Strict):
     question: Annotated[str, Field(min_length=8)]
     """What a result of this scenario answers, in a sentence."""
 
+    labels: dict[Name, str] = {}
+    """Words of other tools about this scenario, such as those from which result files there take their names. Nothing
+    that is measured depends on them."""
+
     server: AnySettings
     """What all arms share."""
 
@@ -519,6 +524,12 @@ def warnings(scenario: Scenario) -> list[str]:
                 f"random tokens with speculation on ({', '.join(drafting)}): acceptance on them means little. "
                 "Use `prompts: prose` or `code`."
             )
+    for arm in arms:
+        if isinstance(arm.server, SglangSettings):
+            version, unread = unread_variables(arm.server)
+            note = f"nothing in SGLang {version} reads {', '.join(unread)}. Remove what does nothing."
+            if unread and note not in out:
+                out.append(note)
     few = [level.label for level in scenario.arrival.levels() if scenario.arrival.steady_requests(level) < 5]
     if few:
         out.append(f"fewer than 5 requests lie in the steady state at {', '.join(few)}. Raise requests_per_slot.")

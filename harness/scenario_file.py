@@ -16,6 +16,8 @@ from harness.scenario import Arm, Scenario, semantic_problems
 from harness.settings import FROM_FILE, merge
 
 MAX_BYTES = 1_000_000
+MAX_NODES = 20_000  # of a document with aliases, once they are followed
+_MAX_DEPTH = 30
 KeyPath = tuple[str | int, ...]
 
 
@@ -190,8 +192,14 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def read_yaml(text: str, file: str) -> tuple[Any, dict[KeyPath, int]]:
-    """The value of a document and the line of every key, counted from 1. Aliases and repeats are refused."""
+def to_yaml(value: Any) -> str:
+    """A document for people: keys in the order given, long lines kept whole, text as it is."""
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000))
+
+
+def read_yaml(text: str, file: str, *, aliases: bool = False) -> tuple[Any, dict[KeyPath, int]]:
+    """The value of a document and the line of every key, counted from 1. Repeats are refused, and so are aliases,
+    unless another program's file needs them: then they may make the document no larger than `MAX_NODES`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -203,7 +211,7 @@ def read_yaml(text: str, file: str) -> tuple[Any, dict[KeyPath, int]]:
         raise ScenarioError([Problem(file, 1, "", "the file is empty")])
     lines: dict[KeyPath, int] = {}
     problems: list[Problem] = []
-    _walk(root, (), lines, problems, file, set())
+    _walk(root, (), lines, problems, file, None if aliases else set())
     if problems:
         raise ScenarioError(problems)
     try:
@@ -220,15 +228,18 @@ def _walk(
     lines: dict[KeyPath, int],
     problems: list[Problem],
     file: str,
-    seen: set[int],
+    seen: set[int] | None,
 ) -> None:
     lines.setdefault(path, node.start_mark.line + 1)
     key_text = ".".join(map(str, path))
-    if id(node) in seen and not isinstance(node, yaml.ScalarNode):
-        # Aliases can blow a small file up to gigabytes, and hide where a value comes from.
+    # Aliases can blow a small file up to gigabytes, and hide where a value comes from.
+    if seen is None and (len(lines) > MAX_NODES or len(path) > _MAX_DEPTH):
+        raise ScenarioError([Problem(file, node.start_mark.line + 1, key_text, "YAML aliases make it far too large")])
+    if seen is not None and id(node) in seen and not isinstance(node, yaml.ScalarNode):
         problems.append(Problem(file, node.start_mark.line + 1, key_text, "YAML aliases (*name) are not allowed"))
         return
-    seen.add(id(node))
+    if seen is not None:
+        seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, child in enumerate(node.value):
             _walk(child, (*path, index), lines, problems, file, seen)

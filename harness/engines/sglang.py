@@ -27,6 +27,7 @@ from harness.engines.base import (
     prometheus_counters,
 )
 from harness.engines.command import Command
+from harness.engines.sglang_versions import version_of_image, versions
 from harness.errors import ServerStartError
 from harness.model import Output
 from harness.plugin import python_path
@@ -123,6 +124,10 @@ class SglangSettings(ServerSettings):
     """A folder, a hub name, or one of `tiny-qwen3.5-dense-16-1`, `tiny-qwen3.5-dense-32-2` and
     `tiny-qwen3.5-moe-32-2`: made on first use, see harness/engines/tiny_qwen35.py."""
 
+    version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9.]*$")] | None = None
+    """SGLang's version, such as "0.5.23", whose flags and variables `validate` knows. Default: what the tag of the
+    container's image says, else nothing is checked."""
+
     gpu_vendor: Literal["amd", "nvidia"]
     """Decides between HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES, and how a container gets its devices."""
 
@@ -174,7 +179,7 @@ class Sglang:
             for name in _PLACEHOLDER.findall(str(value)):
                 if name not in ("max_concurrency", "max_context"):
                     found.append((f"flags.{flag}", f"${name} is unknown: $max_concurrency, $max_context"))
-        if settings.flags.get("stream-interval", 1) != 1:
+        if settings.speculation and settings.flags.get("stream-interval", 1) != 1:
             found.append(
                 (
                     "flags.stream-interval",
@@ -191,6 +196,7 @@ class Sglang:
             found.append(("model", "a tiny model is made on this host: mount one and give its path instead"))
         if kind and not tiny_qwen35.KINDS[kind]["weights"] and settings.load_format != "dummy":
             found.append(("load_format", f"{settings.model} has no weights: use dummy"))
+        found += _version_problems(settings)
         found += _verify_problems(settings)
         spec = settings.speculation
         if spec and spec.topk == 1 and spec.draft_tokens != spec.steps + 1:
@@ -388,6 +394,33 @@ class Sglang:
                 step["cuda_graph"] = float(graph[1] == "True")
             steps.append(step)
         return steps
+
+
+def version_of(settings: SglangSettings) -> str:
+    """The version that a server is meant to have; empty where nothing says it."""
+    if settings.version:
+        return settings.version
+    return version_of_image(settings.container.image) if settings.container else ""
+
+
+def _version_problems(settings: SglangSettings) -> list[tuple[str, str]]:
+    """Flags that the server's version does not know. Of a version that is not in the table, nothing is said unless the
+    scenario names it."""
+    known, name = versions(), version_of(settings)
+    if name in known:
+        set_flags = [flag for flag, value in settings.flags.items() if value is not None and value is not False]
+        return known[name].problems(set_flags)
+    if settings.version:
+        return [("version", f"the flags of {name} are not known here: mtpbench doctor --upstream {name} --flags FILE; "
+                            f"known: {', '.join(known)}")]  # fmt: skip
+    return []
+
+
+def unread_variables(settings: SglangSettings) -> tuple[str, list[str]]:
+    """The server's version and the variables that nothing in it reads; none where the version is not known."""
+    name = version_of(settings)
+    known = versions().get(name)
+    return name, known.unread(settings.env) if known else []
 
 
 def _verify_problems(settings: SglangSettings) -> list[tuple[str, str]]:
