@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Problem, ScenarioError
-from harness.scenario import Scenario
-from harness.scenario_file import parse, read_yaml, to_yaml
+from harness.scenario.format import Scenario
+from harness.scenario.yaml_file import parse, read_yaml, to_yaml
 
 RANGE_RATIO = 0.8  # run_benchmark.sh's default for the client's --random-range-ratio
 PROMPTS_PER_SLOT, WARMUPS_PER_SLOT = 10, 2
@@ -349,4 +349,3 @@ def _range(length: int, ratio: float) -> int | dict[str, int]:
     """Lengths as the client draws them: int(length × ratio) to length, both ends included."""
     shortest = max(1, int(length * ratio))
     return length if shortest == length else {"min": shortest, "max": length}
-
