@@ -15,10 +15,10 @@ from rich.text import Text
 
 from harness import __version__
 from harness.cli import ab as cli_verdict
-from harness.cli import ci as cli_ci
 from harness.cli import doctor as cli_doctor
 from harness.cli import explain as cli_explain
 from harness.cli import imported as cli_import
+from harness.cli import night as cli_night
 from harness.cli import publish as cli_publish
 from harness.cli import scenarios as cli_scenarios
 from harness.cli import simulate as cli_simulate
@@ -36,6 +36,7 @@ from harness.cli.common import (
     err,
     from_image,
     gpu_ids,
+    only_arms,
     out,
     show,
     with_prompts,
@@ -53,6 +54,8 @@ from harness.scenario import yaml_file
 from harness.scenario.format import Scenario
 from harness.scenario.problems import warnings
 from harness.store.imported_runs import is_imported
+from harness.simulator.hardware import load_hardware
+from harness.simulator.memory import memory_notes
 from harness.store.manifest import reseal
 from harness.store.runs import RunStore, StoredRun, load_run
 
@@ -91,6 +94,9 @@ def run(
     ] = None,
     gpus: Gpus = "",
     image: Image = "",
+    arm: Annotated[
+        list[str] | None, typer.Option("--arm", help="Only this arm; may be repeated. Default: all.")
+    ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first server that fails.")] = False,
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Write report.html at the end; `mtpbench report` can do it later.")
@@ -110,7 +116,7 @@ def run(
     source = open_source()
     environment = fingerprint(source)
     folder, remote = spool(store)
-    opened, loaded = _open(scenario, resume, folder, environment, image)
+    opened, loaded = _open(scenario, resume, folder, environment, image, arm)
     follower = follow(opened, remote)
     for warning in warnings(loaded):
         err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
@@ -131,11 +137,20 @@ def run(
         opened.close()
 
 
+def _chosen(file: Path, image: str, arms: list[str] | None) -> Scenario:
+    return only_arms(from_image(yaml_file.load(file), image), arms or [])
+
+
 def _open(
-    scenario: Path | None, resume: Path | None, root: Path, environment: dict[str, Any], image: str
+    scenario: Path | None,
+    resume: Path | None,
+    root: Path,
+    environment: dict[str, Any],
+    image: str,
+    arms: list[str] | None,
 ) -> tuple[RunStore, Scenario]:
     if scenario is not None:
-        loaded = from_image(yaml_file.load(scenario), image)
+        loaded = _chosen(scenario, image, arms)
         text = scenario.read_text(encoding="utf-8")
         return RunStore.create(root, loaded, text, with_prompts(environment, loaded)), loaded
     assert resume is not None, "checked by run"
@@ -219,10 +234,19 @@ def validate(
             continue
         sizes = "/".join(f"TP{tp}" for tp in loaded.tp)
         out.print(Text(f"{path}: ok ({loaded.name}, {sizes}, arms: {', '.join(loaded.arms)})"), soft_wrap=True)
-        for warning in warnings(loaded):
+        for warning in [*warnings(loaded), *_memory(loaded, path)]:
             out.print(Text(f"  note: {warning}", style="yellow"), soft_wrap=True)
     if problems:
         raise ScenarioError(problems)
+
+
+def _memory(scenario: Scenario, path: Path) -> list[str]:
+    """Does it fit the machine? Only where the file of that machine, beside the scenario, says how much it has."""
+    file = path.parent / "hardware" / "mi355x.yaml"
+    if getattr(scenario.server, "gpu_vendor", "") != "amd" or not file.is_file():
+        return []
+    gib = load_hardware(file).memory_gib
+    return memory_notes(scenario, gib) if gib else []
 
 
 @app.command(name="list")
@@ -326,7 +350,7 @@ cli_import.register(app, out)
 cli_doctor.register(app, out, err, default_cache)
 app.add_typer(cli_store.store_app, name="store")
 app.add_typer(cli_scenarios.scenarios_app, name="scenarios")
-app.add_typer(cli_ci.ci_app, name="ci")
+app.add_typer(cli_night.ci_app, name="ci")  # the verbs of cli_ci, and its own
 
 
 @app.command()

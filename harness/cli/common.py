@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +34,14 @@ ScenarioPath = Annotated[
 Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
 
 Image = Annotated[
-    str, typer.Option(metavar="REFERENCE", help="Run the servers' containers from this image, pinned: NAME@sha256:…")
+    str,
+    typer.Option(
+        metavar="REFERENCE",
+        help="Run the servers' containers from this image, pinned: NAME@sha256:…; `none`: right here, without any.",
+    ),
 ]
+NO_CONTAINER = "none"
+_SERVER_PYTHON = "MTPBENCH_SERVER_PYTHON"  # the interpreter that has SGLang, where servers run without a container
 _DIGEST = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 
 
@@ -72,6 +78,8 @@ def from_image(scenario: Scenario, image: str) -> Scenario:
     """The scenario with its containers' image replaced. Raises MtpbenchError for a tag, which may move."""
     if not image:
         return scenario
+    if image == NO_CONTAINER:
+        return _without_container(scenario)
     if not _DIGEST.match(image):
         raise MtpbenchError(
             f"--image {image!r} is not pinned by a digest", "NAME@sha256:…, as `docker pull` prints it."
@@ -81,6 +89,32 @@ def from_image(scenario: Scenario, image: str) -> Scenario:
         raise MtpbenchError(f"{scenario.name} runs no container", "Leave out --image.")
     server = scenario.server.model_copy(update={"container": container.model_copy(update={"image": image})})
     return scenario.model_copy(update={"server": server})
+
+
+def _without_container(scenario: Scenario) -> Scenario:
+    """The scenario's servers on this machine, which may be inside an image itself, with that image's interpreter."""
+    server = scenario.server
+    update: dict[str, Any] = {"container": None} if getattr(server, "container", None) else {}
+    python = os.environ.get(_SERVER_PYTHON)
+    if python and hasattr(server, "python") and not server.python:
+        update["python"] = python
+    arms = {
+        name: {key: value for key, value in changes.items() if key != "container"}
+        for name, changes in scenario.arms.items()
+    }
+    return scenario.model_copy(update={"server": server.model_copy(update=update), "arms": arms})
+
+
+def only_arms(scenario: Scenario, names: Sequence[str]) -> Scenario:
+    """The scenario with some of its arms, in its own order; all of them where none is named."""
+    for name in names:
+        if name not in scenario.arms:
+            raise MtpbenchError(f"{scenario.name} has no arm {name!r}", f"It has: {', '.join(scenario.arms)}")
+    if not names:
+        return scenario
+    arms = {name: changes for name, changes in scenario.arms.items() if name in names}
+    baseline = scenario.baseline if scenario.baseline in arms else None
+    return scenario.model_copy(update={"arms": arms, "baseline": baseline})
 
 
 def with_prompts(environment: dict[str, Any], scenario: Scenario) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, out, show
+from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, only_arms, out, show
 from harness.errors import MtpbenchError
 from harness.model import Pass
 from harness.results.report import RENDERERS, build, to_rich
@@ -159,12 +159,8 @@ def _show(stored: StoredRun, output: str) -> None:
 
 def _chosen(scenario: Scenario, only: list[str], launches: int | None) -> Scenario:
     """The scenario with some of its arms, and another number of launches."""
-    for name in only:
-        if name not in scenario.arms:
-            raise MtpbenchError(f"the scenario has no arm {name!r}", f"It has: {', '.join(scenario.arms)}")
-    arms = {name: changes for name, changes in scenario.arms.items() if not only or name in only}
-    baseline = scenario.baseline if scenario.baseline in arms else None
-    return scenario.model_copy(update={"arms": arms, "baseline": baseline, "launches": launches or scenario.launches})
+    chosen = only_arms(scenario, only)
+    return chosen.model_copy(update={"launches": launches or scenario.launches})
 
 
 def _machine(path: Path | None, scenario: Scenario, folder: Path) -> Hardware:

@@ -39,14 +39,24 @@ _PACKAGES = [
     "numpy",
     "xllamacpp",
 ]
+# Commits: images of SGLang install it, and AITER, from checkouts; a version alone does not say which state it was.
 _ASK_PACKAGES = """
-import json, platform, sys
+import importlib.util, json, os, platform, subprocess, sys
 from importlib import metadata
 found = {"python": platform.python_version()}
 for name in sys.argv[1:]:
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
+        pass
+for name in ("sglang", "aiter"):
+    try:
+        origin = importlib.util.find_spec(name).origin
+        asked = ["git", "-c", "safe.directory=*", "-C", os.path.dirname(origin), "rev-parse", "HEAD"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10)
+        if done.returncode == 0 and "site-packages" not in origin:
+            found[name + "-commit"] = done.stdout.strip()
+    except Exception:
         pass
 print(json.dumps(found))
 """
@@ -132,6 +142,8 @@ _PROBES: dict[str, Callable[[], Any]] = {
     "cpu": _cpu,
     "cores": os.cpu_count,
     "memory_gb": lambda: round(psutil.virtual_memory().total / 2**30),
+    # What MTPBENCH_IMAGE says where this runs inside an image, which can't tell by itself: NAME@sha256:…
+    "image": lambda: os.environ.get("MTPBENCH_IMAGE"),
     "rocm": lambda: _first_line("/opt/rocm/.info/version"),
     "mtpbench": lambda: __version__,
     "commit": commit_here,

@@ -220,6 +220,9 @@ class Hardware(Strict):
     compute_units: Count
     """CUs or SMs of a GPU."""
 
+    memory_gib: Positive | None = None
+    """Memory of a GPU as its driver counts it, in GiB: what weights and caches must fit into."""
+
     memory_tb_per_s: Positive
     """Memory bandwidth that a read kernel reaches."""
 
