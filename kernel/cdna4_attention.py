@@ -35,6 +35,8 @@ reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.sh
 find_piece = gluon.jit(verify_attention.find_piece.fn)
 power_of_two_near = gluon.jit(arithmetic.power_of_two_near.fn)
 
+import os
+PAIRS = gl.constexpr(os.environ.get('PAIRS','1')=='1')
 LOG2_E = gl.constexpr(1.4426950408889634)
 SMALLEST_NORMAL = gl.constexpr(2.0**-126)
 HEAD = gl.constexpr(256)
@@ -207,7 +209,10 @@ def softmax_step(s, factor, top, norm, acc):
 def weighted_values(v, weight, acc, P: gl.constexpr):
     """``acc`` and a tile's O^T [HEAD, ROWS]."""
     high = weight.to(gl.float8e4nv)
-    low = rows_of_pairs(difference(pairs(weight), pairs(high.to(gl.float32)))).to(gl.float8e4nv)
+    if PAIRS:
+        low = rows_of_pairs(difference(pairs(weight), pairs(high.to(gl.float32)))).to(gl.float8e4nv)
+    else:
+        low = (weight - high.to(gl.float32)).to(gl.float8e4nv)
     acc = cdna4.mfma_scaled(v, None, "e4m3", gl.convert_layout(low, P, assert_trivial=True), None, "e4m3", acc)
     return cdna4.mfma_scaled(v, None, "e4m3", gl.convert_layout(high, P, assert_trivial=True), None, "e4m3", acc)
 

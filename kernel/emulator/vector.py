@@ -85,6 +85,10 @@ def _to_signed(x: Floats) -> Bits:
     return np.clip(np.nan_to_num(x.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32).view(U32)
 
 
+def _median(x: Any, y: Any, z: Any) -> Any:
+    return np.maximum(np.minimum(x, y), np.minimum(np.maximum(x, y), z))
+
+
 Operation = Callable[..., Any]
 # Bits in, bits out.
 INTEGER: dict[str, Operation] = {
@@ -100,6 +104,7 @@ INTEGER: dict[str, Operation] = {
     "v_bfe_u32": _field, "v_bfe_i32": _signed_field, "v_bfi_b32": lambda x, y, z: x & y | ~x & z,
     "v_min_i32": lambda x, y: np.minimum(_signed(x), _signed(y)).view(U32),
     "v_max_i32": lambda x, y: np.maximum(_signed(x), _signed(y)).view(U32),
+    "v_med3_i32": lambda x, y, z: _median(_signed(x), _signed(y), _signed(z)).view(U32), "v_med3_u32": _median,
     "v_min_u32": np.minimum, "v_max_u32": np.maximum,
     "v_mul_lo_u32": operator.mul, "v_mul_hi_u32": lambda x, y: (_wide(x) * _wide(y) >> np.uint64(32)).astype(U32),
     "v_mul_hi_i32": lambda x, y: (_signed(x).astype(np.int64) * _signed(y) >> 32).astype(np.int32).view(U32),
