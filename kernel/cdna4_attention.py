@@ -35,8 +35,6 @@ reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.sh
 find_piece = gluon.jit(verify_attention.find_piece.fn)
 power_of_two_near = gluon.jit(arithmetic.power_of_two_near.fn)
 
-import os
-PAIRS = gl.constexpr(os.environ.get('PAIRS','1')=='1')
 LOG2_E = gl.constexpr(1.4426950408889634)
 SMALLEST_NORMAL = gl.constexpr(2.0**-126)
 HEAD = gl.constexpr(256)
@@ -133,6 +131,15 @@ def difference(x, y):
     )
 
 
+@gluon.jit
+def in_place(x):
+    """fp32 ``x``, by no instruction; but what it follows from comes before the next copy or barrier, the rest behind.
+
+    Without it Triton 3.7 reads V while the logits still hold their registers, and spills.
+    """
+    return gl.inline_asm_elementwise("", "=v,0", [x], gl.float32, False, 1)
+
+
 # --- pages ---
 
 
@@ -209,10 +216,7 @@ def softmax_step(s, factor, top, norm, acc):
 def weighted_values(v, weight, acc, P: gl.constexpr):
     """``acc`` and a tile's O^T [HEAD, ROWS]."""
     high = weight.to(gl.float8e4nv)
-    if PAIRS:
-        low = rows_of_pairs(difference(pairs(weight), pairs(high.to(gl.float32)))).to(gl.float8e4nv)
-    else:
-        low = (weight - high.to(gl.float32)).to(gl.float8e4nv)
+    low = rows_of_pairs(difference(pairs(weight), pairs(high.to(gl.float32)))).to(gl.float8e4nv)
     acc = cdna4.mfma_scaled(v, None, "e4m3", gl.convert_layout(low, P, assert_trivial=True), None, "e4m3", acc)
     return cdna4.mfma_scaled(v, None, "e4m3", gl.convert_layout(high, P, assert_trivial=True), None, "e4m3", acc)
 
@@ -334,9 +338,8 @@ def cdna4_kernel(
         pages = load_pages(index_row, tile + 2, lane, last_page, PAGES)
         async_copy.wait_group(1)
         start_copy(k_tile, k_head, offsets, chunks, PAGES)
-        # Nothing, but the exponentials stay behind the copies.
-        top = gl.inline_asm_elementwise("", "=v,0", [top], gl.float32, False, 1)
-        weight, top, norm, acc = softmax_step(s, factor, top, norm, acc)
+        weight, top, norm, acc = softmax_step(s, factor, in_place(top), norm, acc)
+        weight = in_place(weight)
         async_copy.wait_group(1)
         v = async_copy.load_shared_relaxed(v_tile.permute([1, 0]), V)
         async_copy.wait_group(1)
