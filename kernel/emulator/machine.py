@@ -67,6 +67,11 @@ class Machine:
 
     def _run_group(self, group: tuple[int, int, int], address: int, arguments: bytes) -> None:
         lds = np.full(LDS_BYTES, POISON, np.uint8)
+        # Infinities and NaN are results like others.
+        with np.errstate(all="ignore"):
+            self._run_waves(group, address, arguments, lds)
+
+    def _run_waves(self, group: tuple[int, int, int], address: int, arguments: bytes, lds: transfer.Bytes) -> None:
         waves = [self._start(number, group, address, arguments) for number in range(self.waves)]
         while not all(wave.done for wave in waves):
             for wave in waves:

@@ -26,12 +26,17 @@ def _bit_field(x: int, place: int) -> int:
     return x >> (place & 31) & ((1 << (place >> 16 & 127)) - 1)
 
 
+def _signed_bit_field(x: int, place: int) -> int:
+    width = place >> 16 & 127
+    return signed(_bit_field(x, place), width) if width else 0
+
+
 # Results whose SCC says "not zero", and those that leave it alone.
 _LOGIC: dict[str, Callable[[int, int], int]] = {
     "s_and_b32": operator.and_, "s_or_b32": operator.or_, "s_xor_b32": operator.xor,
     "s_andn2_b32": lambda x, y: x & ~y, "s_orn2_b32": lambda x, y: x | ~y, "s_not_b32": lambda x, y: ~x,
     "s_lshl_b32": lambda x, y: x << (y & 31), "s_lshr_b32": lambda x, y: x >> (y & 31),
-    "s_ashr_i32": lambda x, y: signed(x) >> (y & 31), "s_bfe_u32": _bit_field,
+    "s_ashr_i32": lambda x, y: signed(x) >> (y & 31), "s_bfe_u32": _bit_field, "s_bfe_i32": _signed_bit_field,
     "s_abs_i32": lambda x, y: abs(signed(x)), "s_bcnt1_i32_b32": lambda x, y: x.bit_count(),
 }  # fmt: skip
 _PLAIN: dict[str, Callable[[int, int], int]] = {

@@ -65,6 +65,11 @@ def _permuted_bytes(x: Bits, y: Bits, selector: Bits) -> Bits:
     return result
 
 
+def _reversed_bits(x: Bits) -> Bits:
+    bits = np.unpackbits(x.view(np.uint8), bitorder="little").reshape(64, 32)
+    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").reshape(-1).view(U32)
+
+
 def _shift64(x: Bits, y: Bits, z: Bits) -> Bits:
     return (join(y, x) >> (_wide(z) & np.uint64(31))).astype(U32)
 
@@ -101,7 +106,7 @@ INTEGER: dict[str, Operation] = {
     "v_add_lshl_u32": lambda x, y, z: (x + y) << (z & U32(31)), "v_lshl_or_b32": lambda x, y, z: x << (y & U32(31)) | z,
     "v_lshlrev_b32": lambda x, y: y << (x & U32(31)), "v_lshrrev_b32": lambda x, y: y >> (x & U32(31)),
     "v_ashrrev_i32": lambda x, y: (_signed(y) >> _signed(x & U32(31))).view(U32),
-    "v_bfe_u32": _field, "v_bfe_i32": _signed_field, "v_bfi_b32": lambda x, y, z: x & y | ~x & z,
+    "v_bfrev_b32": _reversed_bits, "v_bfe_u32": _field, "v_bfe_i32": _signed_field, "v_bfi_b32": lambda x, y, z: x & y | ~x & z,
     "v_min_i32": lambda x, y: np.minimum(_signed(x), _signed(y)).view(U32),
     "v_max_i32": lambda x, y: np.maximum(_signed(x), _signed(y)).view(U32),
     "v_med3_i32": lambda x, y, z: _median(_signed(x), _signed(y), _signed(z)).view(U32), "v_med3_u32": _median,
