@@ -16,7 +16,8 @@ from kernel.emulator.wave import LANES, UnknownInstruction, Wave, first, join, l
 
 U32 = np.uint32
 _DPP = ("quad_perm", "row_shr", "row_shl", "row_ror", "row_bcast", "row_half_mirror", "row_mirror", "wave_shr")
-_KNOWN = {"op_sel", "op_sel_hi", "neg_lo", "neg_hi", "bound_ctrl", "row_mask", "bank_mask", "clamp", "bitop3", *_DPP}
+_KNOWN = {"op_sel", "op_sel_hi", "neg_lo", "neg_hi", "bound_ctrl", "row_mask", "bank_mask", "clamp", "bitop3", *_DPP,
+          "dst_sel", "dst_unused", "src0_sel", "src1_sel"}  # fmt: skip
 
 
 def fused(x: Floats, y: Floats, z: Floats) -> Floats:
@@ -159,7 +160,7 @@ def run(wave: Wave, ins: Instruction) -> None:
     unknown = set(ins.modifiers) - _KNOWN
     if unknown:
         raise UnknownInstruction(ins, f"modifier {', '.join(sorted(unknown))}")
-    name = ins.name.removesuffix("_dpp")
+    name = ins.name.removesuffix("_dpp").removesuffix("_sdwa")
     if name in INTEGER or name in FLOAT or name == "v_fmac_f32" or name == "v_bitop3_b32":
         _elementwise(wave, ins, name)
     elif name.startswith("v_cmp_"):
@@ -178,6 +179,8 @@ def _elementwise(wave: Wave, ins: Instruction, name: str) -> None:
     values = [wave.vector(text) for text in sources]
     if ins.name.endswith("_dpp"):
         values[0], lanes = _moved(values[0], ins)
+    if ins.name.endswith("_sdwa"):
+        values = [_part(value, ins.modifiers.get(f"src{n}_sel", "DWORD"), ins) for n, value in enumerate(values)]
     if name == "v_bitop3_b32":
         result: NDArray[Any] = _any_bit_operation(int(ins.modifiers["bitop3"], 0), *values)
     elif name in INTEGER:
@@ -192,7 +195,36 @@ def _elementwise(wave: Wave, ins: Instruction, name: str) -> None:
         if "clamp" in ins.modifiers:
             raise UnknownInstruction(ins, "clamp")
         result = fused(*reals, wave.floats(target)) if name == "v_fmac_f32" else FLOAT[name](*reals)
-    wave.set_vector(first(target), np.asarray(result), lanes)
+    result = np.asarray(result)
+    if ins.modifiers.get("dst_sel", "DWORD") != "DWORD":
+        result = _into_part(wave.vectors[first(target)], result, ins)
+    wave.set_vector(first(target), result, lanes)
+
+
+# Sub-dword addressing: place and width in bits.
+_PARTS = {"WORD_0": (0, 16), "WORD_1": (16, 16), **{f"BYTE_{n}": (8 * n, 8) for n in range(4)}}
+
+
+def _part(value: Bits, part: str, ins: Instruction) -> Bits:
+    """A part of a source, extended by zeros."""
+    if part == "DWORD":
+        return value
+    if part not in _PARTS:
+        raise UnknownInstruction(ins, part)
+    place, width = _PARTS[part]
+    return value >> U32(place) & U32((1 << width) - 1)
+
+
+def _into_part(old: Bits, value: NDArray[Any], ins: Instruction) -> Bits:
+    """A result in a part of the target, whose rest is kept or zero."""
+    part, rest = ins.modifiers["dst_sel"], ins.modifiers.get("dst_unused", "UNUSED_PAD")
+    if part not in _PARTS or rest not in ("UNUSED_PAD", "UNUSED_PRESERVE"):
+        raise UnknownInstruction(ins, f"{part} {rest}")
+    place, width = _PARTS[part]
+    mask = U32(((1 << width) - 1) << place)
+    bits = value.view(U32) if value.dtype == np.float32 else value.astype(U32)
+    kept = old & ~mask if rest == "UNUSED_PRESERVE" else U32(0)
+    return kept | bits << U32(place) & mask
 
 
 def _any_bit_operation(table: int, x: Bits, y: Bits, z: Bits) -> Bits:
