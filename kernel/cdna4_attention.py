@@ -31,6 +31,7 @@ cdna4 = gl.amd.cdna4
 async_copy = cdna4.async_copy
 # Triton 3.9's name, and the one before.
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
+barrier = gl.barrier  # not in Triton 3.6, where the portable kernel runs instead
 # The cut is the other kernel's, to the letter.
 find_piece = gluon.jit(verify_attention.find_piece.fn)
 power_of_two_near = gluon.jit(arithmetic.power_of_two_near.fn)
@@ -358,14 +359,14 @@ def cdna4_kernel(
             # A weight of zero times NaN is NaN, and anything may be in slots past the end.
             words = v_words.load(WORD)
             v_words.store(gl.where((tile * TILE + word_token)[:, None] < length, words, 0))
-        gl.barrier()
+        barrier()
         s = logits(async_copy.load_shared_relaxed(k_tile, K), q_high, q_low, low_scale, zero)
         if (tile + 1) * TILE > prefix + 1:
             s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
         weight, top, norm, acc = softmax_step(s, factor, top, norm, acc)
         acc = weighted_values(async_copy.load_shared_relaxed(v_tile.permute([1, 0]), V), weight, acc, P)
         if tile + 1 < last:
-            gl.barrier()
+            barrier()
             offsets = page_offsets(load_pages(index_row, tile + 1, lane, last_page, PAGES), stride_page, 0, PAGES)
             start_copy(k_tile, k_head, offsets, chunks, PAGES)
             start_copy(v_tile, v_head, offsets, chunks, PAGES)

@@ -110,9 +110,7 @@ def resources(compiled: Compiled, arch: Arch) -> Resources:
     return read_nvidia(compiled.binary, launch.name, arch.name, label, warps, needs_matrix)
 
 
-def inspect(
-    arch: Arch, sample: bool = False, only: str = "", listings: Path | None = None
-) -> list[Resources]:
+def inspect(arch: Arch, sample: bool = False, only: str = "", listings: Path | None = None) -> list[Resources]:
     """Compile everything that can run on ``arch``: all configurations and the generic arm.
 
     Args:
@@ -149,12 +147,15 @@ def _save_listing(compiled: Compiled, folder: Path, number: int) -> dict[str, An
 
 
 def in_sample(launch: Launch) -> bool:
-    """All but the kernels in Gluon, and of those the ones for 16 heads a KV head with four tokens."""
+    """Of the kernels in Gluon one or two, for 16 query heads a KV head and four tokens; of the others those for 16 heads."""
+    constants = launch.constants
+    if constants["GROUP"] != 16:
+        return False
     if launch.name == "hopper_kernel":
-        return bool(launch.constants["SHARES"] == 16)
+        return bool(constants["SHARES"] == 16)
     if launch.name == "cdna4_kernel":
-        return bool(launch.constants["ROWS"] == 64 and launch.constants["BATCH_BLOCK"] == 64)
-    return launch.constants["GROUP"] == 16
+        return bool(constants["ROWS"] == 64 and constants["BLOCK"] == 32 and constants["BATCH_BLOCK"] == 64)
+    return True
 
 
 def table(rows: Sequence[Resources]) -> str:

@@ -74,9 +74,7 @@ class Resources:
         return found
 
 
-def read_amd(
-    compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool, tile: int
-) -> Resources:
+def read_amd(compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool, tile: int) -> Resources:
     """Resources from the metadata and text of an AMD assembly listing; ``tile``: KV tokens a turn of its loop."""
     listing = parse(compiled.asm["amdgcn"])
     number = listing.numbers
@@ -141,5 +139,3 @@ def _tool(name: str, *arguments: str) -> str:
     path = Path(nvidia.__path__[0]) / "bin" / name
     done = subprocess.run([path, *arguments], check=True, capture_output=True, text=True)
     return done.stdout + done.stderr
-
-

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the bench.
 
     Returns:
-        0 if every arm that could run was accurate, 1 if one was not, 2 without a GPU.
+        0 if every arm that could run was accurate, 1 if one was not or broke, 2 without a GPU.
     """
     parser = argparse.ArgumentParser(prog="mtpbench kernel bench", description=__doc__)
     parser.add_argument("--shape", choices=sorted(FAMILIES), default="targets")
@@ -59,12 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(text(report))
     if chosen.tune:
         print(tuned_shapes(report, SHAPES_FILE))
-    return int(any(row["status"] == "inaccurate" for row in report["rows"]))
+    return int(any(row["status"] in ("inaccurate", "failed") for row in report["rows"]))
 
 
-def run(
-    shapes: Sequence[Shape], arms: Sequence[str], replays: int, output: Path | None = None
-) -> dict[str, Any]:
+def run(shapes: Sequence[Shape], arms: Sequence[str], replays: int, output: Path | None = None) -> dict[str, Any]:
     """Time ``arms`` on ``shapes``; arms alternate within a shape, on the same inputs.
 
     Args:
@@ -99,21 +97,28 @@ def run(
 
 
 def run_arm(arm: str, inputs: Sequence[Inputs], answer: torch.Tensor, replays: int) -> dict[str, Any]:
-    """One row of the report: checked first, timed only if accurate."""
+    """One row of the report: checked first, timed only if accurate.  A peer that breaks does not end the run."""
     shape = inputs[0].shape
     row: dict[str, Any] = {"arm": arm, "shape": shape.name, "kv_bytes": shape.kv_bytes}
-    inputs = inputs[: MAX_SETS_BY_ARM.get(arm, len(inputs))]
     try:
-        calls = [ARMS[arm](each) for each in inputs]
+        return row | _timed(arm, inputs, answer, replays)
     except ArmUnavailable as missing:
         return row | {"status": "unavailable", "reason": str(missing)}
+    except Exception as error:
+        return row | {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _timed(arm: str, inputs: Sequence[Inputs], answer: torch.Tensor, replays: int) -> dict[str, Any]:
+    shape = inputs[0].shape
+    inputs = inputs[: MAX_SETS_BY_ARM.get(arm, len(inputs))]
+    calls = [ARMS[arm](each) for each in inputs]
     inputs[0].out.fill_(math.nan)
     calls[0]()
     tokens = answer.shape[0]
     error = relative_error(inputs[0].out[:tokens], answer)
     written = bool(inputs[0].out.isfinite().all())
     limit = MAX_ERROR_BY_ARM.get(arm, MAX_ERROR)
-    row |= {"relative_error": error, "error_limit": limit, "sets": len(inputs), "query_rows": query_rows(shape)}
+    row = {"relative_error": error, "error_limit": limit, "sets": len(inputs), "query_rows": query_rows(shape)}
     if not (written and error <= limit):
         return row | {"status": "inaccurate", "reason": f"error {error:.1e}, all set: {written}"}
     calls *= -(-MIN_CALLS // len(calls))

@@ -410,9 +410,7 @@ def _divide_step(wave: Wave, ins: Instruction) -> None:
 
 def _divide_last(wave: Wave, ins: Instruction) -> None:
     target, _, below, above = ins.operands
-    wave.set_vector(
-        first(target), (wave.floats(above).astype(np.float64) / wave.floats(below)).astype(np.float32)
-    )
+    wave.set_vector(first(target), (wave.floats(above).astype(np.float64) / wave.floats(below)).astype(np.float32))
 
 
 def _scale_by_power(wave: Wave, ins: Instruction) -> None:

@@ -152,7 +152,9 @@ class Wave:
     def vector(self, text: str) -> Bits:
         """A 32-bit operand of a vector instruction, with its sign modifiers: bits of 64 lanes."""
         what = operand(text)
-        bits = self.vectors[what.index].copy() if what.vector else np.full(64, self.scalar(what.name or text), np.uint32)
+        bits = (
+            self.vectors[what.index].copy() if what.vector else np.full(64, self.scalar(what.name or text), np.uint32)
+        )
         if what.absolute:
             bits &= ~SIGN
         if what.negate:

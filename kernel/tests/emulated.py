@@ -113,7 +113,11 @@ class Listings:
             KeyError: it was not compiled.
         """
         for entry in self.index:
-            if entry["kernel"] == name and entry["constants"] == launch.constants and entry["options"] == launch.options:
+            if (
+                entry["kernel"] == name
+                and entry["constants"] == launch.constants
+                and entry["options"] == launch.options
+            ):
                 if entry["file"] not in self._parsed:
                     self._parsed[entry["file"]] = parse((self.folder / entry["file"]).read_text())
                 return self._parsed[entry["file"]], entry["arguments"], entry["options"]["num_warps"]

@@ -82,9 +82,7 @@ def test_contradictions_raise(
         (lambda t: {"kv_indptr": t.kv_indptr[1:]}, "cu_seqlens"),
     ],
 )
-def test_contradicting_token_slots_raise(
-    change: Callable[[TokenSlots], dict[str, torch.Tensor]], message: str
-) -> None:
+def test_contradicting_token_slots_raise(change: Callable[[TokenSlots], dict[str, torch.Tensor]], message: str) -> None:
     tokens = token_layout(PROBLEM)
     tokens = replace(tokens, **change(tokens))
     with pytest.raises(ValueError, match=message):
