@@ -117,10 +117,11 @@ def inspect(arch: Arch, sample: bool = False, only: str = "", listings: Path | N
         arch: target.
         sample: of the kernels in Gluon, which take long to compile, only those that :func:`in_sample` names.
         only: only functions whose name contains this.
+        generic: with the generic arm.
         listings: a folder for the listings of gfx950 and an ``index.json`` of them, for :mod:`kernel.emulator`.
     """
     rows, index = [], []
-    for launch in reachable_launches(arch):
+    for launch in reachable_launches(arch, generic):
         if only not in launch.name or (sample and not in_sample(launch)):
             continue
         compiled = compile_launch(launch, arch)
@@ -204,10 +205,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", choices=sorted(ARCHES), default="gfx950")
     parser.add_argument("--sample", action="store_true", help="skip most variants of the kernels in Gluon")
     parser.add_argument("--only", default="", metavar="NAME", help="only kernels whose function's name contains NAME")
+    parser.add_argument("--no-generic", action="store_true", help="leave the generic arm out")
     parser.add_argument("--listings", type=Path, metavar="FOLDER", help="write the assembly listings of gfx950 there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     chosen = parser.parse_args(arguments)
-    rows = inspect(ARCHES[chosen.arch], chosen.sample, chosen.only, chosen.listings)
+    rows = inspect(ARCHES[chosen.arch], chosen.sample, chosen.only, chosen.listings, not chosen.no_generic)
     print(json.dumps([asdict(row) for row in rows], indent=1) if chosen.json else table(rows))
     return int(any(row.faults for row in rows))
 

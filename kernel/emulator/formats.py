@@ -29,7 +29,7 @@ def to_e4m3(x: Floats) -> NDArray[np.uint8]:
     x = np.asarray(x, np.float32)
     magnitude = np.abs(x)
     _, exponent = np.frexp(magnitude)  # magnitude = f * 2^exponent, f in [0.5, 1)
-    exponent = np.maximum(exponent, -5)
+    exponent = np.where(magnitude == 0, -5, np.maximum(exponent, -5))
     steps = np.rint(np.ldexp(magnitude.astype(np.float64), 4 - exponent)).astype(np.int64)  # of 2^(exponent - 4)
     # Codes count through the binades: 8 steps to the next exponent, and rounding up to 16 steps carries by itself.
     code = steps + (exponent + 5) * 8

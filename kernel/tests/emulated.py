@@ -28,6 +28,7 @@ from kernel.launches import Launch, reduce_launch, verify_launch
 HEAD, PAGE = 256, 16
 NAN_CODE = 0x7F  # of E4M3
 NO_PAGE = 0x3FFFFFFF
+V_SCALE = 1.5
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,15 @@ class Result:
 
     Attributes:
         error: |out - answer| / |answer| over all rows.
-        worst_row: the same of the worst row.
+        partial_error: the same of the partial results, summed in fp64: what the output has before it is bf16.
+        worst_row: the same of their worst row.
         cycles: vector and matrix cycles of all that a wave of the first kernel executed, summed over waves.
         loop_cycles: of them those of ``tiles`` turns of the loop over KV.
         bank_cycles: cycles for each 256 bytes of LDS reads in the first kernel.
     """
 
     error: float
+    partial_error: float
     worst_row: float
     cycles: int
     loop_cycles: int
@@ -161,7 +164,7 @@ def run(case: Case, listings: Listings) -> Result:
         "partial_ptr": memory.put(partial), "partial_lse_ptr": memory.put(lse),
         "cu_seqlens_q_ptr": memory.put(starts), "lengths_ptr": memory.put(lengths), "index_ptr": memory.put(index),
         "draft_ptr": memory.put(drafts), "k_descale_ptr": memory.put(np.array([case.k_descale], np.float32)),
-        "v_descale_ptr": memory.put(np.array([2.0], np.float32)),
+        "v_descale_ptr": memory.put(np.array([2 * V_SCALE], np.float32)),
         "logit_scale": HEAD**-0.5, "out_scale": 0.5, "batch": batch, "kv_heads": case.kv_heads, "slots": cut[0],
         "even_pieces": cut[1], "rows": config.rows, "index_stride": 1 if case.tokens else index.shape[1],
         **{f"{which}_stride_{name}": heads * HEAD if name == "token" else HEAD
@@ -190,12 +193,14 @@ def run(case: Case, listings: Listings) -> Result:
     launch("reduce_kernel", reduce_launch(config, case.group, case.tokens), grid, case.late)
     assert np.all(out[total] == 0x7FC1), "a row past the last sequence was written"
     answer = _answer(case, q_bits, k, v, where)
-    error, worst = _errors(from_bf16(out[:total]).astype(np.float64), answer)
+    error, _ = _errors(from_bf16(out[:total]).astype(np.float64), answer)
+    partial_error, worst = _errors(_summed(case, config, partial, lse), answer)
     loop = costs.hot_loop(verify.listing) or []
     turn = sum(costs.vector_cycles(ins) + costs.matrix_cycles(ins) for ins in loop)
     tiles = sum(-(-length // config.tile) for length in case.lengths) * case.kv_heads
     return Result(
         error,
+        partial_error,
         worst,
         costs.issue_cycles(verify.listing, verify.executed),
         turn * tiles * config.num_warps,
@@ -254,9 +259,34 @@ def _answer(
                     mine = head // case.group
                     logits = keys[:visible, mine] @ q[row, head] * (HEAD**-0.5 * case.k_descale)
                     weights = np.exp(logits - logits.max())
-                    answer[row, head] = weights @ values[:visible, mine] / weights.sum()
+                    answer[row, head] = weights @ values[:visible, mine] / weights.sum() * V_SCALE
             row += 1
     return answer
+
+
+def _summed(
+    case: Case, config: LaunchConfig, partial: NDArray[np.float16], lse: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """The output from partial results, in fp64, by the same cut as the device's."""
+    slots, even = split(config, len(case.lengths), case.kv_heads)
+    tiles = [-(-length // config.tile) for length in case.lengths]
+    size = max(min(-(-sum(tiles) * case.kv_heads // slots), -(-max(tiles) // even)), config.min_tiles)
+    out = np.zeros((sum(case.queries), case.kv_heads, case.group, HEAD))
+    place, row = 0, 0
+    for count, query in zip(tiles, case.queries, strict=True):
+        pieces = -(-count // size)
+        for head in range(case.kv_heads):
+            logs = lse[place : place + pieces, : query * case.group].astype(np.float64)
+            means = partial[place : place + pieces, : query * case.group].astype(np.float64)
+            place += pieces
+            if pieces:
+                top = logs.max(0)
+                weights = np.exp2(logs - np.where(np.isinf(top), 0, top))
+                total = np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
+                mean = (means * weights[..., None]).sum(0) / total[:, None]
+                out[row : row + query, head] = mean.reshape(query, case.group, HEAD)
+        row += query
+    return out.reshape(sum(case.queries), case.kv_heads * case.group, HEAD) * V_SCALE
 
 
 def _errors(actual: NDArray[np.float64], answer: NDArray[np.float64]) -> tuple[float, float]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from kernel.launches import gluon_kernel
 from kernel.offline import ARCHES, Resources, main, table
 from kernel.tests.conftest import compiler
 
@@ -22,8 +22,10 @@ def test_every_configuration_ships(arch: str, listings_folder: Path) -> None:
     names = Counter(row["kernel"] for row in verify)
     # Two layouts; two row counts where no instruction fixes them.
     assert names["verify_kernel"] == (4 if arch == "gfx950" else 2)
-    if gluon_kernel(arch) is not None:  # a Triton whose Gluon lacks what the kernel needs leaves it out
-        assert names["hopper_kernel" if arch == "sm_90" else "cdna4_kernel"] == (2 if arch == "sm_90" else 1)
+    if arch == "sm_90":
+        assert names["hopper_kernel"] == 2
+    else:  # the Gluon of Triton 3.6 lacks what the kernel needs
+        assert names["cdna4_kernel"] == (0 if version("triton").startswith("3.6.") else 1)
     assert all(row["spills"] == 0 for row in rows)
     assert all(row["matrix_instructions"] > 0 for row in verify)
     assert all(row["waves_per_simd"] >= (1 if row["kernel"] == "cdna4_kernel" else 2) for row in verify)
