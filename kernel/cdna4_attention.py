@@ -179,10 +179,10 @@ def page_offset(pages, stride_page, N: gl.constexpr):
 @gluon.jit
 def page_offsets(pages, stride_page, N: gl.constexpr, PAGES: gl.constexpr):
     """All of a tile's, as a tuple from page ``N`` on."""
-    if N == PAGES - 1:
-        return (page_offset(pages, stride_page, N),)
-    else:
-        return (page_offset(pages, stride_page, N),) + page_offsets(pages, stride_page, N + 1, PAGES)
+    offsets = (page_offset(pages, stride_page, N),)
+    if N < PAGES - 1:
+        offsets = offsets + page_offsets(pages, stride_page, N + 1, PAGES)  # noqa: RUF005
+    return offsets
 
 
 @gluon.jit
@@ -271,7 +271,7 @@ def cdna4_kernel(
     BATCH: gl.constexpr = gl.BlockedLayout([BATCH_BLOCK // 64 if BATCH_BLOCK > 64 else 1], [64], [WAVES], [0])
 
     program = gl.program_id(0)
-    seq, head, piece, pieces, first, last, length = find_piece(
+    seq, head, _, _, first, last, length = find_piece(
         cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, gl.arange(0, BATCH_BLOCK, BATCH), program,
         TILE, MIN_TILES, BATCH_BLOCK, False,
     )  # fmt: skip

@@ -70,7 +70,7 @@ def _has_function_attributes() -> bool:
 
 
 def cdna4_shapes() -> tuple[str, ...]:
-    """The shapes of the kernel for gfx950 that this Triton can compile: two waves a SIMD spill without LLVM's scheduler."""
+    """Shapes of the kernel for gfx950 that this Triton can compile: two waves a SIMD spill without that scheduler."""
     return configs.CDNA4_SHAPES if _has_function_attributes() else (configs.ONE_WAVE,)
 
 

@@ -1,4 +1,4 @@
-"""The kernel for gfx950: what its loop may cost, and whole calls in the emulator, with every Triton that it may meet."""
+"""The kernel for gfx950: what its loop may cost, and whole calls in the emulator, with every Triton it may meet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kernel.config import ONE_WAVE, TWO_WAVES
-from kernel.tests.compilers import INSTALLED, VERSIONS
-from kernel.tests.conftest import compiler
+from kernel.tests.compilers import INSTALLED, VERSIONS, compiler
 from kernel.tests.emulated import Case, Listings, Result, run
 
 # Instructions, and vector and matrix cycles, for each KB of KV: by GROUP, ROWS and shape. Triton 3.7 may take 8 % more.
@@ -70,6 +69,7 @@ def check_case(case: Case, listings: Listings) -> Result:
 
 
 # --- what `make test` runs: four tokens of 16 heads, with the installed Triton ---
+
 
 @pytest.fixture(scope="module")
 def sample(listings_folder: Path) -> Any:
@@ -153,7 +153,9 @@ def test_every_loop_keeps_its_budget(everything: Any) -> None:
 @pytest.mark.every_kernel
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("shape", [ONE_WAVE, TWO_WAVES])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.lengths[:4]}-{case.queries[:4]}-g{case.group}".replace(" ", ""))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.lengths[:4]}-{case.queries[:4]}-g{case.group}".replace(" ", "")
+)
 def test_every_call(everything: Any, case: Case, shape: str) -> None:
     report, version = everything
     if shape == TWO_WAVES and version.startswith("3.7."):
