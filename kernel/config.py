@@ -82,7 +82,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class GenericConfig:
-    """Launch numbers of the generic arm: 16 rows a workgroup (a query token of 16 heads, or two of 8), KV in segments."""
+    """Launch numbers of the generic arm: 16 rows a workgroup (16 heads of a query token, or 8 of two), KV in parts."""
 
     segments: int
     rows: int = 16

@@ -96,7 +96,7 @@ def verify_launch(config: LaunchConfig, group: int, tokens: bool, interpreted: b
             options["llvm_fn_attrs"] = LEAST_REGISTERS
         return Launch(gluon_kernel("gfx950"), constants, options)
     constants["TOKENS"] = tokens
-    absent = () if tokens else ("draft_ptr",)
+    absent: tuple[str, ...] = () if tokens else ("draft_ptr",)
     if config.body == configs.HOPPER:
         constants["SHARES"] = config.shares
         absent += () if config.shares else ("done_ptr",)

@@ -90,10 +90,12 @@ def compile_launch(launch: Launch, arch: Arch) -> Compiled:
             attributes[(place,)] = [["tt.divisibility", 16]]
     amd = arch.name.startswith("gfx")
     target = GPUTarget("hip", arch.name, 64) if amd else GPUTarget("cuda", int(arch.name.removeprefix("sm_")), 32)
-    make_source = ASTSource
+    kind: Any = ASTSource
     if function.is_gluon():
-        from triton.experimental.gluon._runtime import GluonASTSource as make_source
-    source = make_source(function, signature, constexprs=constants, attrs=attributes)
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        kind = GluonASTSource
+    source = kind(function, signature, constexprs=constants, attrs=attributes)
     binary = triton.compile(source, target=target, options=dict(launch.options))
     return Compiled(launch, binary, {name: kind for name, kind in signature.items() if kind != "constexpr"})
 
@@ -122,7 +124,8 @@ def inspect(
         generic: with the generic arm.
         listings: a folder for the listings of gfx950 and an ``index.json`` of them, for :mod:`kernel.emulator`.
     """
-    rows, index = [], []
+    rows: list[Resources] = []
+    index: list[dict[str, Any]] = []
     for launch in reachable_launches(arch, generic):
         if only not in launch.name or (sample and not in_sample(launch)):
             continue

@@ -35,7 +35,8 @@ def to_e4m3(x: Floats) -> NDArray[np.uint8]:
     code = steps + (exponent + 5) * 8
     bad = ~np.isfinite(x) | (code > 126)
     code = np.where(bad, 127, code)
-    return (code | (np.signbit(x).astype(np.int64) << 7)).astype(np.uint8)
+    signed: NDArray[np.int64] = code | (np.signbit(x).astype(np.int64) << 7)
+    return signed.astype(np.uint8)
 
 
 def to_bf16(x: Floats) -> Bits:

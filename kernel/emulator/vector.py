@@ -195,7 +195,9 @@ def _elementwise(wave: Wave, ins: Instruction, name: str) -> None:
         reals = [value.view(np.float32) for value in values]
         if "clamp" in ins.modifiers:
             raise UnknownInstruction(ins, "clamp")
-        result = fused(*reals, wave.floats(target)) if name == "v_fmac_f32" else FLOAT[name](*reals)
+        if name == "v_fmac_f32":
+            reals.append(wave.floats(target))
+        result = FLOAT.get(name, fused)(*reals)
     result = np.asarray(result)
     if ins.modifiers.get("dst_sel", "DWORD") != "DWORD":
         result = _into_part(wave.vectors[first(target)], result, ins)
