@@ -190,16 +190,16 @@ def verify(
 ) -> torch.Tensor:
     out = torch.empty_like(q)
     return ops.mtp_verify_attention(
-        q, k, v, out, cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=1024,
-        softmax_scale=HEAD**-0.5, k_descale=k_scale, v_descale=v_scale, arch=ARCH, **paged(length),
+        q, k, v, out, ops.Pages(**paged(length)), cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS,
+        max_seqlen_k=1024, softmax_scale=HEAD**-0.5, k_descale=k_scale, v_descale=v_scale, arch=ARCH,
     )  # fmt: skip
 
 
 def generic(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> torch.Tensor:
     out = torch.empty_like(q)
     return ops.generic_attention(
-        q, k, v, out, cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=512,
-        softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH, **paged(length),
+        q, k, v, out, ops.Pages(**paged(length)), cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS,
+        max_seqlen_k=512, softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH,
     )  # fmt: skip
 
 
@@ -215,8 +215,8 @@ def drafts_see_each_other(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, len
     out = torch.empty_like(q)
     where = paged(length)
     return ops.mtp_verify_attention(
-        q, k, v, out, cu_seqlens_q=torch.arange(DRAFTS + 1), max_seqlen_q=1, max_seqlen_k=1024,
-        seqused_k=where["seqused_k"].repeat(DRAFTS), block_table=where["block_table"].repeat(DRAFTS, 1),
+        q, k, v, out, ops.Pages(where["seqused_k"].repeat(DRAFTS), where["block_table"].repeat(DRAFTS, 1)),
+        cu_seqlens_q=torch.arange(DRAFTS + 1), max_seqlen_q=1, max_seqlen_k=1024,
         softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH,
     )  # fmt: skip
 
