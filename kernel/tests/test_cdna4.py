@@ -99,6 +99,20 @@ def test_a_short_call(sample: Any, case: Case) -> None:
     check_case(case, Listings(sample.listings))
 
 
+@pytest.mark.parametrize(
+    ("length", "most"), [pytest.param(512, 2.05, id="one-tile"), pytest.param(1024, 1.6, id="two")]
+)
+@pytest.mark.timeout(300)
+def test_what_lies_outside_the_loop(sample: Any, length: int, most: float) -> None:
+    """Vector and matrix cycles of all that pieces of one and of two tiles execute, beside their turns of the loop.
+
+    1 x 8192 on an MI355X makes pieces of one tile, 16 x 8192 of two.
+    """
+    case = Case((length,), (4,))  # cut in four
+    result = check_case(case, Listings(sample.listings))
+    assert result.cycles <= most * result.loop_cycles
+
+
 # --- everything, for minutes ---
 
 CASES = [
