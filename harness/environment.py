@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from harness import __version__
+from harness.cores import usable_cores
 from harness.server import harmless
 from harness.telemetry import Source
 from kernel.source import source_hash
@@ -130,7 +131,8 @@ _PROBES: dict[str, Callable[[], Any]] = {
     "host": lambda: os.environ.get("MTPBENCH_HOST") or platform.node(),
     "os": lambda: f"{platform.system()} {platform.release()}",
     "cpu": _cpu,
-    "cores": os.cpu_count,
+    "cores": usable_cores,
+    "host_cores": lambda: os.cpu_count() if os.cpu_count() != usable_cores() else None,
     "memory_gb": lambda: round(psutil.virtual_memory().total / 2**30),
     "rocm": lambda: _first_line("/opt/rocm/.info/version"),
     "mtpbench": lambda: __version__,

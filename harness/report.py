@@ -207,7 +207,9 @@ def machine_of(run: StoredRun) -> str:
         return f"simulated {run.simulated['hardware']['name']}, mtpbench {run.simulated['mtpbench']}"
     gpus = environment.get("gpus") or []
     used = len({gpu for launch in run.launches for gpu in launch.gpus})
-    cores = f"{environment.get('cores', '?')} CPU cores"
+    cores = f"{environment.get('cores', '?')} CPU core{'' if environment.get('cores') == 1 else 's'}"
+    if environment.get("host_cores"):
+        cores += f" of {environment['host_cores']}"
     what = f"{used} of {len(gpus)} × {gpus[0]['name']}" if gpus and used else cores
     return f"{environment.get('host', 'unknown host')}, {what}"
 
