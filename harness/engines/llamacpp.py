@@ -11,20 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.client import ControlClient
 from harness.cores import usable_cores
 from harness.engines import tiny_gguf
-from harness.engines.base import (
-    LaunchContext,
-    ask_text,
-    ask_tokens,
-    first_model,
-    prometheus_counters,
-)
+from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
+from harness.fields import Count, ServerSettings, Strict
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import Count, ServerSettings, Strict
 
 TINY_MODEL = "tiny-qwen3.5-mtp"
 
