@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernel import checks, ops, sglang_plugin
+from kernel import call as checked_calls
+from kernel import checks, ops, sglang_aiter, sglang_plugin, sglang_triton
 from kernel.config import Arch
 from kernel.evidence import Evidence
 from kernel.reference import relative_error
@@ -28,7 +29,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(STANDIN))
     monkeypatch.setattr(sglang_plugin, "_engaged", False)
     monkeypatch.setattr(checks, "device_arch", lambda device: SMALL_CDNA)
-    monkeypatch.setattr(ops, "device_arch", lambda device: SMALL_CDNA)
+    monkeypatch.setattr(checked_calls, "device_arch", lambda device: SMALL_CDNA)
     from sglang.srt.layers.attention import triton_backend
 
     yield triton_backend
@@ -53,8 +54,8 @@ def test_the_arm_serves_target_verify_with_the_right_values(sglang: ModuleType, 
     backend = sglang.TritonAttnBackend()
     backend.k_pool, backend.v_pool = problem.k_cache.flatten(0, 1), problem.v_cache.flatten(0, 1)
     batch = sglang.batch(2)
-    batch.meta.kv_indptr, batch.meta.kv_indices = tokens["kv_indptr"], tokens["kv_indices"]
-    batch.out_cache_loc = tokens["draft_slots"]
+    batch.meta.kv_indptr, batch.meta.kv_indices = tokens.kv_indptr, tokens.kv_indices
+    batch.out_cache_loc = tokens.draft_slots
     out = backend.forward_extend(problem.q.flatten(1), None, None, sglang.layer(), batch)
     assert relative_error(out.view_as(problem.q), expected(problem)) <= MAX_ERROR
     assert backend.plain_calls == 0
@@ -115,7 +116,7 @@ def test_other_modes_pass_by_uncounted(sglang: ModuleType) -> None:
 
 REJECTED: dict[str, dict[str, Any]] = {
     "query_length": {"drafts": 5},
-    "gqa_ratio": {"heads": 8},
+    "gqa_ratio": {"heads": 4},
     "head_size": {"head": 128},
     "q_dtype": {"dtype": torch.float16},
     "softcap": {"logit_cap": 30.0},
@@ -154,7 +155,7 @@ def test_devices_caches_trees_and_changed_logits_are_rejected(
         verify(sglang, virtual)
     translated_nowhere = sglang.TritonAttnBackend()
     translated_nowhere.kv_index_translator = SimpleNamespace(is_translating=False)
-    assert sglang_plugin._triton_reason(translated_nowhere, {"is_causal": True}, {}) is None
+    assert sglang_triton.call_reason(translated_nowhere, {"is_causal": True}, {}) is None
     plain = sglang.TritonAttnBackend()
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), score_mod="some")
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), sinks="some")
@@ -168,7 +169,7 @@ def test_a_backend_that_takes_another_way_is_counted(sglang: ModuleType) -> None
     evidence = sglang_plugin.engage("in-tree")
     backend = sglang.TritonAttnBackend()
     backend.extend_attention_fwd = None  # what a fast path never touches
-    hook = sglang_plugin._triton_hook("in-tree", evidence).around
+    hook = sglang_triton.hooks("in-tree", evidence)[0].around
     hook(lambda *a, **k: None, backend, torch.zeros(8, 4096), None, None, sglang.layer(), sglang.batch(2))
     assert dict(evidence.passed) == {"other_path": 1}
 
@@ -237,7 +238,7 @@ def forward(
     mode: str = "is_target_verify",
     calls: str = "unified_attention",
 ) -> None:
-    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2")}
+    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2", "is_decode")}
     batch = SimpleNamespace(forward_mode=SimpleNamespace(**modes), seq_lens=[1], calls=calls)
     aiter.AiterAttnBackend().forward_extend(torch.zeros(1), None, None, call, batch)
 
@@ -304,7 +305,7 @@ def test_aiter_window_is_rejected(aiter: ModuleType) -> None:
 def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """There SGLang's own gate leads to its MTP function, which each arm replaces by its own."""
     own, generic = [], []
-    module = ModuleType(sglang_plugin.MTP_MODULE)
+    module = ModuleType(sglang_aiter.MTP_MODULE)
 
     def unified_attention_3d_mtp_func(
         q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, seqused_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
@@ -353,7 +354,7 @@ def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
     decode = SimpleNamespace(max_context_len=40960)
     assert not hasattr(HybridAttnBackend(None, object(), decode), "max_context_len")
     evidence = sglang_plugin.engage("upstream")
-    assert sglang_plugin.SPLIT_TARGET in evidence.facts["hooks"]
+    assert sglang_triton.SPLIT_TARGET in evidence.facts["hooks"]
     assert HybridAttnBackend(None, object(), decode).max_context_len == 40960
     assert HybridAttnBackend(SimpleNamespace(context_len=8192), object(), decode).max_context_len == 8192
 
