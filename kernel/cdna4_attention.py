@@ -133,6 +133,12 @@ def difference(x, y):
 
 
 @gluon.jit
+def product(x, y):
+    """``x * y`` of pairs in one instruction for both."""
+    return gl.inline_asm_elementwise("v_pk_mul_f32 $0, $1, $2", "=v,v,v", [x, y], gl.uint64, True, 1)
+
+
+@gluon.jit
 def in_place(x):
     """fp32 ``x``, by no instruction; but what it follows from comes before the next copy or barrier, the rest behind.
 
@@ -179,10 +185,10 @@ def page_offset(pages, stride_page, N: gl.constexpr):
 @gluon.jit
 def page_offsets(pages, stride_page, N: gl.constexpr, PAGES: gl.constexpr):
     """All of a tile's, as a tuple from page ``N`` on."""
-    if N == PAGES - 1:
-        return (page_offset(pages, stride_page, N),)
-    else:
-        return (page_offset(pages, stride_page, N),) + page_offsets(pages, stride_page, N + 1, PAGES)
+    offsets = (page_offset(pages, stride_page, N),)
+    if N < PAGES - 1:
+        offsets = offsets + page_offsets(pages, stride_page, N + 1, PAGES)
+    return offsets
 
 
 @gluon.jit
@@ -271,7 +277,7 @@ def cdna4_kernel(
     BATCH: gl.constexpr = gl.BlockedLayout([BATCH_BLOCK // 64 if BATCH_BLOCK > 64 else 1], [64], [WAVES], [0])
 
     program = gl.program_id(0)
-    seq, head, piece, pieces, first, last, length = find_piece(
+    seq, head, _, _, first, last, length = find_piece(
         cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, slots, even_pieces, gl.arange(0, BATCH_BLOCK, BATCH), program,
         TILE, MIN_TILES, BATCH_BLOCK, False,
     )  # fmt: skip
@@ -313,9 +319,11 @@ def cdna4_kernel(
         scale *= gl.load(k_descale_ptr)
     unit, inverse = power_of_two_near(gl.max(gl.abs(q), 0))  # [ROWS]
     # A negative scale goes into Q too, so that a row's largest product has its largest logit.
-    q = q * (inverse * gl.where(scale < 0, -LARGEST_QUERY, LARGEST_QUERY))[None, :]
-    q_high = q.to(gl.float8e4nv)
-    q_low = ((q - q_high.to(gl.float32)) * LOW_PART).to(gl.float8e4nv)
+    into_range = inverse * gl.where(scale < 0, -LARGEST_QUERY, LARGEST_QUERY)
+    q = rows_of_pairs(product(pairs(q), pairs(gl.full_like(q, 1.0) * into_range[None, :])))
+    q_high = gl.convert_layout(q.to(gl.float8e4nv), Q, assert_trivial=True)
+    q_low = product(difference(pairs(q), pairs(q_high.to(gl.float32))), pairs(gl.full_like(q, LOW_PART)))
+    q_low = gl.convert_layout(rows_of_pairs(q_low).to(gl.float8e4nv), Q, assert_trivial=True)
     SCALE: gl.constexpr = cdna4.get_mfma_scale_layout(Q, [ROWS, HEAD // 32])
     low_scale = gl.full([ROWS, HEAD // 32], LOW_PART_SCALE, gl.uint8, SCALE)
     # Not 0 even for a row of zeros: that times a masked logit would be NaN.

@@ -82,7 +82,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class GenericConfig:
-    """Launch numbers of the generic arm: 16 rows a workgroup (one query token of 16 heads, or two of 8), KV cut in segments."""
+    """Launch numbers of the generic arm: 16 rows a workgroup (16 heads of a query token, or 8 of two), KV in parts."""
 
     segments: int
     rows: int = 16
@@ -215,7 +215,8 @@ def _reduction(items: int, programs: int) -> Reduction:
 def select_generic(case: AttentionCase, arch: Arch) -> GenericConfig:
     """AITER's rule for its unified attention, so that the baseline splits KV as the original does.
 
-    ``programs = batch * (q + 1) * kv_heads`` (16 heads a KV head; with 8, a workgroup has two tokens); one segment when K <= 512 or programs > 4 CUs, else
+    ``programs = batch * (q + 1) * kv_heads`` (16 heads a KV head; with 8, a workgroup has two
+    tokens); one segment when K <= 512 or programs > 4 CUs, else
     ``np2(max(8, min(ceil(16 CUs / programs), 128, ceil(K / 16))))`` with K the padded maximum.
     """
     tokens = 16 * case.kv_heads // case.query_heads  # a workgroup

@@ -1,9 +1,9 @@
 """What a gfx950 loop costs by its instructions alone, beside what the memory takes for the same KV.
 
-Everything is for each KB of K and V that a workgroup reads once, on a CU whose four SIMDs all have waves: a SIMD issues
-one instruction of a wave in a cycle; a vector instruction holds its vector unit for 4 cycles, a transcendental one for 8, a
-64-bit or full 32-bit multiplication for 16; a matrix product holds the matrix unit for its passes.  Times of devices are not
-in here: :func:`expected_bandwidth` names the one figure that was measured.
+Everything is for each KB of K and V that a workgroup reads once, on a CU whose four SIMDs all have waves.  A vector
+instruction holds the vector unit of a SIMD for 4 cycles, a transcendental one for 8, a 64-bit or full 32-bit
+multiplication for 16; a matrix product holds the matrix unit for its passes.  Times of devices are not in here:
+:func:`expected_bandwidth` names the one figure that was measured.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CLOCK_HZ = 2.4e9
 SIMDS = 4
 # Cycles of a CU in which the memory delivers its share of a KB.
 MEMORY_CYCLES = 1024 / (BYTES_PER_SECOND / COMPUTE_UNITS / CLOCK_HZ)
-# SGLang's Triton MTP kernel: 131.6 us a layer at 16 sequences of 35 000 tokens on an MI355X (its authors), 2.2 TB/s, and
-# 178 cycles a KB by the same count of its listing: 0.63 of what that bound allows.
+# SGLang's Triton MTP kernel: 131.6 us a layer at 16 sequences of 35 000 tokens on an MI355X (its authors), 2.2 TB/s,
+# and 178 cycles a KB by the same count of its listing: 0.63 of what that bound allows.
 ANCHOR_FRACTION = 0.63
 ANCHOR = "SGLang's Triton MTP kernel, 2.2 TB/s measured by its authors at 178 cycles a KB"
 

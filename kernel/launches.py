@@ -70,7 +70,7 @@ def _has_function_attributes() -> bool:
 
 
 def cdna4_shapes() -> tuple[str, ...]:
-    """The shapes of the kernel for gfx950 that this Triton can compile: two waves a SIMD spill without LLVM's scheduler."""
+    """Shapes of the kernel for gfx950 that this Triton can compile: two waves a SIMD spill without that scheduler."""
     return configs.CDNA4_SHAPES if _has_function_attributes() else (configs.ONE_WAVE,)
 
 
@@ -96,7 +96,7 @@ def verify_launch(config: LaunchConfig, group: int, tokens: bool, interpreted: b
             options["llvm_fn_attrs"] = LEAST_REGISTERS
         return Launch(gluon_kernel("gfx950"), constants, options)
     constants["TOKENS"] = tokens
-    absent = () if tokens else ("draft_ptr",)
+    absent: tuple[str, ...] = () if tokens else ("draft_ptr",)
     if config.body == configs.HOPPER:
         constants["SHARES"] = config.shares
         absent += () if config.shares else ("done_ptr",)

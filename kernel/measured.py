@@ -1,7 +1,7 @@
 """Which shape of the gfx950 kernel a device has shown to be the faster one.
 
-``mtpbench kernel bench --tune`` times both and writes ``results/gfx950-shapes.json``: query rows -> shape.  Without that
-file, or for rows that it lacks, the default is one wave a SIMD, which needs fewer instructions for each byte.
+``mtpbench kernel bench --tune`` times both and writes ``results/gfx950-shapes.json``: query rows -> shape.  Without
+that file, or for rows that it lacks, the default is one wave a SIMD, which needs fewer instructions for each byte.
 ``MTPBENCH_CDNA4_SHAPE`` names a shape for a whole process, to compare the two in a server.
 """
 

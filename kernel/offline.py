@@ -1,7 +1,7 @@
 """Compile every configuration for a GPU that is not there, and read what the compiler made.
 
-``python -m kernel.offline --arch gfx950`` prints a line a kernel, and what its loop over KV costs; it exits with 1 if one
-spills or has no matrix instruction.  Triton's PyPI wheel holds the compilers for both vendors.
+``python -m kernel.offline --arch gfx950`` prints a line a kernel, and what its loop over KV costs; it exits with 1
+if one spills or has no matrix instruction.  Triton's PyPI wheel holds the compilers for both vendors.
 """
 
 from __future__ import annotations
@@ -90,10 +90,12 @@ def compile_launch(launch: Launch, arch: Arch) -> Compiled:
             attributes[(place,)] = [["tt.divisibility", 16]]
     amd = arch.name.startswith("gfx")
     target = GPUTarget("hip", arch.name, 64) if amd else GPUTarget("cuda", int(arch.name.removeprefix("sm_")), 32)
-    make_source = ASTSource
+    kind: Any = ASTSource
     if function.is_gluon():
-        from triton.experimental.gluon._runtime import GluonASTSource as make_source
-    source = make_source(function, signature, constexprs=constants, attrs=attributes)
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        kind = GluonASTSource
+    source = kind(function, signature, constexprs=constants, attrs=attributes)
     binary = triton.compile(source, target=target, options=dict(launch.options))
     return Compiled(launch, binary, {name: kind for name, kind in signature.items() if kind != "constexpr"})
 
@@ -110,7 +112,9 @@ def resources(compiled: Compiled, arch: Arch) -> Resources:
     return read_nvidia(compiled.binary, launch.name, arch.name, label, warps, needs_matrix)
 
 
-def inspect(arch: Arch, sample: bool = False, only: str = "", listings: Path | None = None) -> list[Resources]:
+def inspect(
+    arch: Arch, sample: bool = False, only: str = "", listings: Path | None = None, generic: bool = True
+) -> list[Resources]:
     """Compile everything that can run on ``arch``: all configurations and the generic arm.
 
     Args:
@@ -120,7 +124,8 @@ def inspect(arch: Arch, sample: bool = False, only: str = "", listings: Path | N
         generic: with the generic arm.
         listings: a folder for the listings of gfx950 and an ``index.json`` of them, for :mod:`kernel.emulator`.
     """
-    rows, index = [], []
+    rows: list[Resources] = []
+    index: list[dict[str, Any]] = []
     for launch in reachable_launches(arch, generic):
         if only not in launch.name or (sample and not in_sample(launch)):
             continue
@@ -148,7 +153,7 @@ def _save_listing(compiled: Compiled, folder: Path, number: int) -> dict[str, An
 
 
 def in_sample(launch: Launch) -> bool:
-    """Of the kernels in Gluon one or two, for 16 query heads a KV head and four tokens; of the others those for 16 heads."""
+    """What has 16 query heads a KV head; of the kernels in Gluon, only for four tokens and one batch block."""
     constants = launch.constants
     if constants["GROUP"] != 16:
         return False
@@ -181,9 +186,10 @@ def loop_table(rows: Sequence[Resources]) -> list[str]:
         return []
     lines = [
         "",
-        f"for each KB of KV; the memory takes {costs.MEMORY_CYCLES:.1f} cycles, of {costs.BYTES_PER_SECOND / 1e12:.0f} TB/s. "
-        "TB/s expected: the bound by these cycles and the memory,",
-        f"times {costs.ANCHOR_FRACTION}, the share that one measured kernel reached ({costs.ANCHOR}); a guess, not a measurement",
+        f"for each KB of KV; the memory takes {costs.MEMORY_CYCLES:.1f} cycles, at "
+        f"{costs.BYTES_PER_SECOND / 1e12:.0f} TB/s. TB/s: a guess, not a measurement: the bound by these",
+        f"cycles and the memory, times {costs.ANCHOR_FRACTION}, the share that one measured kernel reached",
+        f"({costs.ANCHOR})",
         f"{'kernel':22} {'instr':>6} {'VALU':>6} {'MFMA':>6} {'sum':>6} {'TB/s':>5} {'LDS read':>8} {'written':>7}  "
         "copies to LDS (bytes x count); configuration",
     ]

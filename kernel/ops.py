@@ -15,6 +15,7 @@ from kernel.call import Call, Descale, Pages, TokenSlots, checked_call
 from kernel.checks import split_descale
 from kernel.config import Arch, GenericConfig, LaunchConfig, launched_programs, select, select_generic, split
 from kernel.counters import counters
+from kernel.gate import AttentionCase
 from kernel.launches import (
     Launch,
     cdna4_shapes,
@@ -109,7 +110,7 @@ def generic_attention(
     return out
 
 
-def chosen_body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, case: configs.AttentionCase) -> str:
+def chosen_body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, case: AttentionCase) -> str:
     """The module whose kernel serves a case that the gate accepts, on a device like ``case.arch``."""
     if k.ndim == 3:
         k, v = k.unsqueeze(1), v.unsqueeze(1)

@@ -97,7 +97,7 @@ class _Arm:
         return call["out"]
 
     def around_ragged(self, original: Call, **call: Any) -> bool:
-        """The same for draft-extend.  What the arm does not serve comes to AITER's kernel if SGLang's own does not run."""
+        """The same for draft-extend.  What nobody serves here comes to AITER's kernel."""
         return self._attend_or_say(original, call, call)
 
     def around_decode(self, original: Call, **call: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the plug-in's two backends share: who is asked for, which calls of a server it may serve, and what is counted."""
+"""What the plug-in's two backends share: which batches an arm serves, and what is counted."""
 
 from __future__ import annotations
 

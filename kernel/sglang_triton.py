@@ -22,7 +22,7 @@ from kernel.sglang_common import (
 TARGET = "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.forward_extend"
 SPLIT_MODULE = "sglang.srt.layers.attention.hybrid_attn_backend"
 SPLIT_TARGET = f"{SPLIT_MODULE}.HybridAttnBackend.__init__"
-# What the backend calls for a batch of few query tokens: the extend kernel, and before it, on gfx95 from 0.5.22 on, one of
+# What the backend calls for a batch of few query tokens: the extend kernel, and before it, on gfx95 in 0.5.23, one of
 # its own verify kernels, which take the same arguments and say whether they ran.
 EXTEND_KERNEL = "extend_attention_fwd"
 VERIFY_KERNELS = ("verify_shared_kv_fwd", "verify_splitkv_fwd")

@@ -2,15 +2,15 @@
 
 Our own arms: ``ours`` (on gfx950 also each shape of its kernel by itself) and ``generic``.  Peers:
 
-====================  ====================================================================================================
-``asm``               SGLang's gfx950 assembly (from 0.5.20 on its default there); rounds Q and the weights to one E4M3
+====================  =================================================================================
+``asm``               SGLang's gfx950 assembly (its default there from 0.5.20 on); rounds Q and weights to E4M3
 ``mtp-triton``        SGLang's Triton MTP kernel, which the assembly replaced
 ``aiter``             AITER's unified attention
-``verify_splitkv``    SGLang 0.5.23's Triton kernels for its Triton backend on gfx95, which run on NVIDIA too; they round Q
-``verify_shared_kv``  to one E4M3
+``verify_splitkv``    SGLang 0.5.23's Triton kernels for its Triton backend on gfx95, which run on NVIDIA
+``verify_shared_kv``  too; they round Q to E4M3
 ``flashinfer``        FlashInfer's paged prefill, queries in bf16
-``xqa``               FlashInfer's Hopper kernel with FP8 arithmetic; rounds Q and the weights to one E4M3
-====================  ====================================================================================================
+``xqa``               FlashInfer's Hopper kernel with FP8 arithmetic; rounds Q and weights to E4M3
+====================  =================================================================================
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """``16x8192`` or ``16x1000-70000``, with ``/h2`` for two KV heads, ``/g8`` for 8 query heads each, ``/q1``, ``/q1-4``."""
+        """``16x8192`` or ``16x1000-70000``; ``/h2`` for two KV heads, ``/g8`` for 8 query heads each, ``/q1-4``."""
         parts = [f"{len(self.lengths)}x{_span(self.lengths)}"]
         parts += [f"h{self.kv_heads}"] * (self.kv_heads > 1) + [f"g{self.group}"] * (self.group != 16)
         parts += [f"q{_span(self.queries)}"] * (self.queries != (QUERY_LENGTH,))

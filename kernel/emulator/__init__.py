@@ -1,8 +1,8 @@
 """A functional emulator of gfx950 machine code: it runs the assembly that Triton makes, without a GPU.
 
-Right, not timed: it computes what each instruction does to registers, LDS and memory, one workgroup at a time, and counts
-instructions.  A read or write outside the memory given to it is an error, and so is an instruction or a modifier that it
-does not know.  Meanings are those of AMD's "CDNA4 Instruction Set Architecture" reference guide.
+Right, not timed: it computes what each instruction does to registers, LDS and memory, one workgroup at a time, and
+counts instructions.  A read or write outside the memory given to it is an error, and so is an instruction or a modifier
+that it does not know.  Meanings are those of AMD's "CDNA4 Instruction Set Architecture" reference guide.
 
 =================  =======================================================
 module             what it has

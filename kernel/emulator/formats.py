@@ -27,7 +27,7 @@ def to_e4m3(x: Floats) -> NDArray[np.uint8]:
     The quantum of a binade is 2^-3 of it, and never below 2^-9, where subnormals start.
     """
     x = np.asarray(x, np.float32)
-    magnitude = np.abs(x)
+    magnitude = np.where(np.isfinite(x), np.abs(x), 1.0)
     _, exponent = np.frexp(magnitude)  # magnitude = f * 2^exponent, f in [0.5, 1)
     exponent = np.where(magnitude == 0, -5, np.maximum(exponent, -5))
     steps = np.rint(np.ldexp(magnitude.astype(np.float64), 4 - exponent)).astype(np.int64)  # of 2^(exponent - 4)
@@ -35,7 +35,8 @@ def to_e4m3(x: Floats) -> NDArray[np.uint8]:
     code = steps + (exponent + 5) * 8
     bad = ~np.isfinite(x) | (code > 126)
     code = np.where(bad, 127, code)
-    return (code | (np.signbit(x).astype(np.int64) << 7)).astype(np.uint8)
+    signed: NDArray[np.int64] = code | (np.signbit(x).astype(np.int64) << 7)
+    return signed.astype(np.uint8)
 
 
 def to_bf16(x: Floats) -> Bits:

@@ -18,8 +18,8 @@ from kernel.emulator.wave import LANES, UnknownInstruction, Wave, first
 
 LDS_BYTES = 160 * 1024
 POISON = 0xFF  # NaN as E4M3, bf16 and fp32
-# What changes nothing that is emulated: scheduling, priorities, caches and the mode of floating point, where Triton sets
-# what is assumed here (round to nearest even, subnormals kept).
+# What changes nothing that is emulated: scheduling, priorities, caches and the mode of floating point, where Triton
+# sets what is assumed here (round to nearest even, subnormals kept).
 _NOTHING = {"s_nop", "s_setprio", "s_sleep", "s_setreg_imm32_b32", "s_sched_barrier", "s_icache_inv", "buffer_inv"}
 _VMCNT = re.compile(r"vmcnt\((\d+)\)")
 

@@ -42,7 +42,8 @@ _LOGIC: dict[str, Callable[[int, int], int]] = {
 _PLAIN: dict[str, Callable[[int, int], int]] = {
     "s_mov_b32": lambda x, y: x, "s_mul_i32": operator.mul, "s_mul_hi_u32": lambda x, y: x * y >> 32,
     "s_mul_hi_i32": lambda x, y: signed(x) * signed(y) >> 32, "s_sext_i32_i16": lambda x, y: signed(x & 0xFFFF, 16),
-    "s_bfm_b32": lambda x, y: ((1 << (x & 31)) - 1) << (y & 31), "s_ff1_i32_b32": lambda x, y: (x & -x).bit_length() - 1,
+    "s_bfm_b32": lambda x, y: ((1 << (x & 31)) - 1) << (y & 31),
+    "s_ff1_i32_b32": lambda x, y: (x & -x).bit_length() - 1,
     "s_flbit_i32_b32": lambda x, y: 32 - x.bit_length() if x else -1,
     "s_pack_ll_b32_b16": lambda x, y: x & 0xFFFF | y << 16,
 }  # fmt: skip
@@ -153,7 +154,8 @@ def _arithmetic(wave: Wave, ins: Instruction) -> None:
     results = {
         "s_add_u32": (x + y, x + y > WORD), "s_addc_u32": (x + y + wave.scc, x + y + wave.scc > WORD),
         "s_sub_u32": (x - y, y > x), "s_subb_u32": (x - y - wave.scc, y + wave.scc > x),
-        "s_add_i32": (x + y, not -overflow <= i + j < overflow), "s_sub_i32": (x - y, not -overflow <= i - j < overflow),
+        "s_add_i32": (x + y, not -overflow <= i + j < overflow),
+        "s_sub_i32": (x - y, not -overflow <= i - j < overflow),
         "s_min_i32": (min(i, j), i < j), "s_max_i32": (max(i, j), i > j),
         "s_min_u32": (min(x, y), x < y), "s_max_u32": (max(x, y), x > y),
         **{f"s_lshl{n}_add_u32": ((x << n) + y, (x << n) + y > WORD) for n in (1, 2, 3, 4)},

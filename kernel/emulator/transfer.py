@@ -187,7 +187,7 @@ def _global_addresses(wave: Wave, ins: Instruction) -> NDArray[np.uint64]:
 
 
 def _buffer_addresses(wave: Wave, ins: Instruction, size: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Addresses, and which lie inside the buffer: its descriptor has a base of 48 bits, then a size in its third word."""
+    """Addresses, and which lie inside: a descriptor has a base of 48 bits, and a size in its third word."""
     vector, resource, start = ins.operands[-3:]
     index = operand(resource).index
     if index is None:

@@ -21,7 +21,7 @@ _KNOWN = {"op_sel", "op_sel_hi", "neg_lo", "neg_hi", "bound_ctrl", "row_mask", "
 
 
 def fused(x: Floats, y: Floats, z: Floats) -> Floats:
-    """``x y + z``.  A product of two fp32 is exact in fp64, so this rounds as one operation but for rare double rounding."""
+    """``x y + z``: the product is exact in fp64, so only rare double rounding differs from one operation."""
     return (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)).astype(np.float32)
 
 
@@ -107,7 +107,8 @@ INTEGER: dict[str, Operation] = {
     "v_add_lshl_u32": lambda x, y, z: (x + y) << (z & U32(31)), "v_lshl_or_b32": lambda x, y, z: x << (y & U32(31)) | z,
     "v_lshlrev_b32": lambda x, y: y << (x & U32(31)), "v_lshrrev_b32": lambda x, y: y >> (x & U32(31)),
     "v_ashrrev_i32": lambda x, y: (_signed(y) >> _signed(x & U32(31))).view(U32),
-    "v_bfrev_b32": _reversed_bits, "v_bfe_u32": _field, "v_bfe_i32": _signed_field, "v_bfi_b32": lambda x, y, z: x & y | ~x & z,
+    "v_bfrev_b32": _reversed_bits, "v_bfe_u32": _field, "v_bfe_i32": _signed_field,
+    "v_bfi_b32": lambda x, y, z: x & y | ~x & z,
     "v_min_i32": lambda x, y: np.minimum(_signed(x), _signed(y)).view(U32),
     "v_max_i32": lambda x, y: np.maximum(_signed(x), _signed(y)).view(U32),
     "v_med3_i32": lambda x, y, z: _median(_signed(x), _signed(y), _signed(z)).view(U32), "v_med3_u32": _median,
@@ -194,7 +195,9 @@ def _elementwise(wave: Wave, ins: Instruction, name: str) -> None:
         reals = [value.view(np.float32) for value in values]
         if "clamp" in ins.modifiers:
             raise UnknownInstruction(ins, "clamp")
-        result = fused(*reals, wave.floats(target)) if name == "v_fmac_f32" else FLOAT[name](*reals)
+        if name == "v_fmac_f32":
+            reals.append(wave.floats(target))
+        result = FLOAT.get(name, fused)(*reals)
     result = np.asarray(result)
     if ins.modifiers.get("dst_sel", "DWORD") != "DWORD":
         result = _into_part(wave.vectors[first(target)], result, ins)

@@ -11,9 +11,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+HAS_TRITON = find_spec("triton") is not None
 INSTALLED = "installed"
 # What SGLang's ROCm images carry (3.7, 3.8), and the newest.
 VERSIONS = ("3.7.1", "3.8.0", "3.9.0")
@@ -124,3 +128,25 @@ class Compiler:
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
+
+
+_running: dict[tuple[str, str, str], Compiler] = {}
+
+
+def compiler(folder: Path, arch: str, options: str = "--sample", version: str = INSTALLED) -> Compiler:
+    """A run of the compiler, one for a session."""
+    if not HAS_TRITON:
+        pytest.skip("triton is not installed")
+    key = (arch, options, version)
+    if key not in _running:
+        try:
+            _running[key] = Compiler(arch, folder / "-".join(key).replace(" ", ""), *options.split(), version=version)
+        except NoTriton as error:
+            pytest.skip(str(error))
+    return _running[key]
+
+
+def stop_compilers() -> None:
+    """Leave none behind."""
+    for running in _running.values():
+        running.stop()

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel.tests.compilers import INSTALLED, Compiler, NoTriton
+from kernel.tests.compilers import HAS_TRITON, compiler, stop_compilers
 
 NEEDS_TORCH = [
-    "test_attention.py", "test_bench.py", "test_checks.py", "test_full_size.py", "test_hopper.py", "test_sglang_plugin.py",
+    "test_attention.py", "test_bench.py", "test_checks.py", "test_full_size.py", "test_hopper.py",
+    "test_sglang_plugin.py",
 ]  # fmt: skip
-HAS_TRITON = find_spec("triton") is not None
 HAS_TORCH = HAS_TRITON and find_spec("torch") is not None
 collect_ignore = [] if HAS_TORCH else NEEDS_TORCH
 
@@ -29,8 +29,6 @@ if HAS_TORCH:
         from kernel.tests.interpreter import quicken
 
         quicken()
-
-_compilers: dict[tuple[str, str, str], Compiler] = {}
 
 
 def pytest_report_header() -> list[str]:
@@ -46,19 +44,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("every_kernel"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: pytest kernel/tests -m every_kernel"))
-
-
-def compiler(folder: Path, arch: str, options: str = "--sample", version: str = INSTALLED) -> Compiler:
-    """A run of the compiler, one for a session."""
-    if not HAS_TRITON:
-        pytest.skip("triton is not installed")
-    key = (arch, options, version)
-    if key not in _compilers:
-        try:
-            _compilers[key] = Compiler(arch, folder / "-".join(key).replace(" ", ""), *options.split(), version=version)
-        except NoTriton as error:
-            pytest.skip(str(error))
-    return _compilers[key]
 
 
 @pytest.fixture(scope="session")
@@ -81,5 +66,4 @@ def _early(request: pytest.FixtureRequest) -> Iterator[None]:
         if "test_every_configuration_ships" in names:
             compiler(folder, "sm_90")
     yield
-    for running in _compilers.values():
-        running.stop()
+    stop_compilers()

@@ -1,6 +1,6 @@
 """Runs what was compiled for gfx950 in the emulator: a whole call, every program of it, beside fp64.
 
-Needs NumPy alone: listings come from ``python -m kernel.offline --arch gfx950 --listings FOLDER``, in a process of its own.
+Needs NumPy alone: ``python -m kernel.offline --arch gfx950 --listings FOLDER`` makes listings, in another process.
 """
 
 from __future__ import annotations

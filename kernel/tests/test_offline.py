@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel.offline import ARCHES, Resources, main, table
-from kernel.tests.conftest import compiler
+from kernel.tests.compilers import compiler
 
 GOOD = Resources("k", "gfx950", "", 100, 0, 0, 1024, 8, {16: 2}, 4.0, True)
 

@@ -174,6 +174,46 @@ def test_a_backend_that_takes_another_way_is_counted(sglang: ModuleType) -> None
     assert dict(evidence.passed) == {"other_path": 1}
 
 
+@pytest.mark.parametrize(("arm", "own"), [("in-tree", []), ("generic", []), ("upstream", ["shared"])])
+def test_it_stands_before_the_verify_kernels_of_gfx95(sglang: ModuleType, arm: str, own: list[str]) -> None:
+    """From 0.5.23 on the Triton backend asks a verify kernel of its own first, and never comes to the extend kernel."""
+    evidence = sglang_plugin.engage(arm)
+    backend, calls = sglang.TritonAttnBackend(), []
+
+    def verify_shared_kv_fwd(*values: Any, **named: Any) -> bool:
+        calls.append("shared")
+        return True
+
+    backend.verify_shared_kv_fwd = verify_shared_kv_fwd
+    plain = backend.extend_attention_fwd
+
+    def forward(extend: Any) -> Any:
+        def call(*values: Any, **named: Any) -> None:
+            if not backend.verify_shared_kv_fwd(*values, **named):
+                extend(*values, **named)
+
+        return call
+
+    # The stand-in calls its extend kernel; here that asks the other one first, as the real backend does.
+    hook = sglang_triton.hooks(arm, evidence)[0].around
+
+    def original(backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any) -> None:
+        meta = batch.meta
+        values = (
+            q.view(-1, 16, 256), k, v, torch.empty_like(q).view(-1, 16, 256), backend.k_pool, backend.v_pool,
+            meta.qo_indptr, meta.kv_indptr, meta.kv_indices, None, True, None, meta.max_extend_len, 1.0, 1.0, layer.scaling,
+        )  # fmt: skip
+        forward(backend.extend_attention_fwd)(*values)
+
+    hook(original, backend, torch.randn(8, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(2))
+    assert calls == own
+    assert backend.plain_calls == 0
+    assert dict(evidence.passed) == ({"upstream": 1} if own else {})
+    assert dict(evidence.served) == ({} if own else {"eager": 1})
+    assert backend.extend_attention_fwd == plain
+    assert backend.verify_shared_kv_fwd is verify_shared_kv_fwd
+
+
 # --- aiter backend ---
 
 
@@ -345,6 +385,129 @@ def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyP
     assert (len(own), len(generic)) == (1, 1)
     assert generic[0]["causal"] is True
     assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
+
+
+@pytest.fixture
+def functions(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """0.5.20's functions for draft-extend and decode, whose assembly says that it ran; and its forward_decode."""
+    module = ModuleType(sglang_aiter.MTP_MODULE)
+    module.calls = []  # type: ignore[attr-defined]
+
+    def unified_attention_3d_mtp_func(**call: Any) -> None: ...
+
+    def unified_attention_3d_mtp_ragged_func(
+        q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, seqused_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
+        softmax_scale: Any, block_table: Any, k_descale: Any, v_descale: Any,
+    ) -> bool:  # fmt: skip
+        module.calls.append("ragged")
+        return True
+
+    def unified_attention_3d_mtp_decode_func(
+        q: Any, k: Any, v: Any, out: Any, seqused_k: Any, max_seqlen_k: Any, softmax_scale: Any, block_table: Any,
+        k_descale: Any, v_descale: Any,
+    ) -> bool:  # fmt: skip
+        module.calls.append("decode")
+        return True
+
+    for function in (
+        unified_attention_3d_mtp_func, unified_attention_3d_mtp_ragged_func, unified_attention_3d_mtp_decode_func,
+    ):  # fmt: skip
+        setattr(module, function.__name__, function)
+    module.__spec__ = SimpleNamespace(name=module.__name__)  # type: ignore[assignment]
+    for name in ("sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.attention"):
+        package = ModuleType(name)
+        package.__path__ = []
+        monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys.modules["sglang.kernels.ops.attention"], "unified_attention_3d_mtp", module, raising=False)
+
+    def forward_decode(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save: bool = True) -> None:
+        module.result = getattr(module, forward_batch.calls)(**layer)  # type: ignore[attr-defined]
+
+    def forward_extend(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save: bool = True) -> None:
+        module.result = getattr(module, forward_batch.calls)(**layer)  # type: ignore[attr-defined]
+
+    aiter.AiterAttnBackend.forward_decode = forward_decode
+    aiter.AiterAttnBackend.forward_extend = forward_extend
+    return module
+
+
+def _few(problem: Any, *left_out: str) -> dict[str, Any]:
+    """A call of SGLang's functions, which know of no window, softcap or sinks."""
+    unknown = ("causal", "window_size", "softcap", "q_descale", "sinks", *left_out)
+    call = {name: value for name, value in aiter_call(problem).items() if name not in unknown}
+    return call | {"k": problem.k_cache, "v": problem.v_cache}
+
+
+def _forward(aiter: ModuleType, call: dict[str, Any], mode: str, function: str) -> None:
+    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2", "is_decode")}
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(**modes), seq_lens=[1], calls=function)
+    backend = aiter.AiterAttnBackend()
+    forward = backend.forward_decode if mode == "is_decode" else backend.forward_extend
+    forward(torch.zeros(1), None, None, call, batch)
+
+
+@pytest.mark.parametrize("group", [16, 8])
+@pytest.mark.parametrize(("switch", "outcome"), [("1", {"served": 1}), ("0", {})])
+def test_aiter_ragged_draft_extend(
+    aiter: ModuleType,
+    functions: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    switch: str,
+    outcome: dict[str, int],
+    group: int,
+) -> None:
+    monkeypatch.setenv("MTPBENCH_DRAFT_EXTEND", switch)
+    evidence = sglang_plugin.engage("in-tree")
+    problem = make_problem([20, 9, 33], [2, 4, 1], group=group)
+    call = _few(problem)
+    _forward(aiter, call, "is_draft_extend_v2", "unified_attention_3d_mtp_ragged_func")
+    assert functions.result is True
+    assert dict(evidence.draft_extend) == outcome
+    assert functions.calls == ([] if outcome else ["ragged"])
+    if outcome:
+        assert relative_error(call["out"], expected(problem)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize(("switch", "outcome"), [("1", {"served": 1}), (None, {})])
+def test_aiter_decode(
+    aiter: ModuleType,
+    functions: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    switch: str | None,
+    outcome: dict[str, int],
+) -> None:
+    if switch:
+        monkeypatch.setenv("MTPBENCH_DECODE", switch)
+    evidence = sglang_plugin.engage("in-tree")
+    assert evidence.facts["serves_decode"] is bool(switch)
+    problem = make_problem([20, 9], [1, 1])
+    call = _few(problem, "cu_seqlens_q", "max_seqlen_q")
+    _forward(aiter, call, "is_decode", "unified_attention_3d_mtp_decode_func")
+    assert functions.result is True
+    assert dict(evidence.decode) == outcome
+    assert functions.calls == ([] if outcome else ["decode"])
+    if outcome:
+        assert relative_error(call["out"], expected(problem)) <= MAX_ERROR
+    assert (dict(evidence.served), dict(evidence.passed)) == ({}, {}), "what target-verify did is proved apart"
+
+
+def test_aiter_decode_that_the_gate_rejects_is_sglangs(
+    aiter: ModuleType, functions: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTPBENCH_DECODE", "1")
+    evidence = sglang_plugin.engage("in-tree")
+    problem = make_problem([20, 9], [1, 1], group=4)
+    _forward(aiter, _few(problem, "cu_seqlens_q", "max_seqlen_q"), "is_decode", "unified_attention_3d_mtp_decode_func")
+    assert functions.calls == ["decode"]
+    assert dict(evidence.decode) == {"gqa_ratio": 1}
+
+
+def test_a_switch_is_0_or_1(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTPBENCH_VERIFY", "in-tree")
+    monkeypatch.setenv("MTPBENCH_DECODE", "yes")
+    with pytest.raises(SystemExit, match="MTPBENCH_DECODE must be 0 or 1"):
+        sglang_plugin.register()
 
 
 def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
