@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kernel.emulator import formats
 from kernel.emulator.formats import E4M3, Bits, Floats
 from kernel.emulator.listing import Instruction
-from kernel.emulator.wave import LANES, UnknownInstruction, Wave, first, join, lanes_of, numbers
+from kernel.emulator.wave import LANES, UnknownInstruction, Wave, first, join, lanes_of, numbers, operand
 
 U32 = np.uint32
 _DPP = ("quad_perm", "row_shr", "row_shl", "row_ror", "row_bcast", "row_half_mirror", "row_mirror", "wave_shr")
@@ -112,6 +112,8 @@ INTEGER: dict[str, Operation] = {
     "v_min_i32": lambda x, y: np.minimum(_signed(x), _signed(y)).view(U32),
     "v_max_i32": lambda x, y: np.maximum(_signed(x), _signed(y)).view(U32),
     "v_med3_i32": lambda x, y, z: _median(_signed(x), _signed(y), _signed(z)).view(U32), "v_med3_u32": _median,
+    "v_max3_i32": lambda x, y, z: np.max([_signed(x), _signed(y), _signed(z)], axis=0).view(U32),
+    "v_min3_i32": lambda x, y, z: np.min([_signed(x), _signed(y), _signed(z)], axis=0).view(U32),
     "v_min_u32": np.minimum, "v_max_u32": np.maximum,
     "v_mul_lo_u32": operator.mul, "v_mul_hi_u32": lambda x, y: (_wide(x) * _wide(y) >> np.uint64(32)).astype(U32),
     "v_mul_hi_i32": lambda x, y: (_signed(x).astype(np.int64) * _signed(y) >> 32).astype(np.int32).view(U32),
@@ -317,6 +319,23 @@ def _half(wave: Wave, text: str, half: int) -> Bits:
 # --- instructions of a form of their own ---
 
 
+def _mixed_fma(wave: Wave, ins: Instruction) -> None:
+    """``x y + z`` of sources that are fp32, or one half of a register in fp16."""
+    target, *sources = ins.operands
+    is_half = numbers(ins.modifiers.get("op_sel_hi", "[0,0,0]"))
+    high = numbers(ins.modifiers.get("op_sel", "[0,0,0]"))
+    values = []
+    for text, half, place in zip(sources, is_half, high, strict=True):
+        if not half:
+            values.append(wave.floats(text))
+            continue
+        what = operand(text)
+        if what.negate or what.absolute:
+            raise UnknownInstruction(ins, "a sign of a half")
+        values.append(formats.from_half((wave.vector(text) >> U32(16 * place) & U32(0xFFFF)).astype(np.uint16)))
+    wave.set_vector(first(target), fused(*values))
+
+
 def _packed_move(wave: Wave, ins: Instruction) -> None:
     low, high = ins.operands[1:]
     chosen = numbers(ins.modifiers.get("op_sel", "[0,0]"))
@@ -463,7 +482,7 @@ _SPECIAL: dict[str, Callable[[Wave, Instruction], None]] = {
     "v_add_co_u32": _with_carry, "v_addc_co_u32": _with_carry, "v_sub_co_u32": _with_carry,
     "v_subb_co_u32": _with_carry, "v_subrev_co_u32": _with_carry,
     "v_div_scale_f32": _divide_scale, "v_div_fmas_f32": _divide_step, "v_div_fixup_f32": _divide_last,
-    "v_ldexp_f32": _scale_by_power,
+    "v_ldexp_f32": _scale_by_power, "v_fma_mix_f32": _mixed_fma,
     "v_cvt_pk_fp8_f32": _to_fp8, "v_cvt_scalef32_pk_fp8_f32": _to_fp8,
     "v_cvt_scalef32_pk_f32_fp8": _from_fp8, "v_cvt_pk_f32_fp8": _from_fp8,
     "v_cvt_scalef32_pk_bf16_fp8": _from_fp8, "v_cvt_scalef32_pk_f16_fp8": _from_fp8,
