@@ -290,8 +290,8 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 @kernel_app.command(context_settings=_PASS_ON)
 def inspect(context: typer.Context) -> None:
-    """Compile every configuration without a GPU; print registers, spills, LDS, matrix instructions (--arch gfx950)."""
-    _need_triton()
+    """Compile every configuration without a GPU: registers, spills, LDS, what a loop costs a KB (--arch gfx950)."""
+    _need("triton")
     from kernel.offline import main as offline
 
     raise typer.Exit(offline(context.args))
@@ -300,14 +300,14 @@ def inspect(context: typer.Context) -> None:
 @kernel_app.command(context_settings=_PASS_ON)
 def bench(context: typer.Context) -> None:
     """Check, then time the kernel and what it is compared with, on this GPU (--shape targets --output FILE)."""
-    _need_triton()
+    _need("torch", "triton")
     from kernel.bench.__main__ import main as timed
 
     raise typer.Exit(timed(context.args))
 
 
-def _need_triton() -> None:
-    for package in ("torch", "triton"):
+def _need(*packages: str) -> None:
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(package, "The kernel", "kernel")
 
