@@ -24,7 +24,8 @@ from harness.metrics import tpot, ttft
 from harness.model import LoadLevel, RequestRecord
 from harness.records import PlannedRequest
 from harness.server import free_port
-from harness.window import counted, lag_p99, steady_window
+from harness.pulse import health
+from harness.window import counted, steady_window
 
 _OUTPUT_TOKENS = 60
 # Streams out of step with each other, three tokens every 20 ms, as MTP on a busy server sends them.
@@ -79,7 +80,7 @@ async def check_client(streams: int, rounds: int = 4) -> ClientErrors:
                 result = await workers.run(job)
             truth = (await http.get("/truth")).json()
     window = steady_window(result.requests, LoadLevel(concurrency=streams))
-    return compare(result.requests, truth, streams, lag_p99(result.lags, window))
+    return compare(result.requests, truth, streams, health(result.pulses, window).lag_p99 or 0.0)
 
 
 def _requests(count: int) -> tuple[PlannedRequest, ...]:

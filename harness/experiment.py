@@ -29,7 +29,8 @@ from harness.scenario import Scenario
 from harness.server import check_wedged
 from harness.store import RunStore, utc_now
 from harness.telemetry import Recorder, Source
-from harness.window import lag_p99, steady_window
+from harness.pulse import health
+from harness.window import steady_window
 from harness.workload import Item, PromptBook, items_of, make_book, plan_blocks, poisson_offsets
 
 _POLL_S = 0.2
@@ -159,6 +160,7 @@ class Experiment:
         after = {} if error else await launch.engine.counters(launch.settings, launch.http)
         accepted = None if error else await launch.engine.accept_length(launch.settings, launch.http)
         log = launch.server.log_since(log_before) if launch.server else []
+        client = health(load.pulses, steady_window(load.requests, key.level))
         record = PassRecord(
             key=key,
             started_at=started_at,
@@ -169,7 +171,9 @@ class Experiment:
             gpus=launch.engine.gpu_count(launch.settings, launch.plan.tp),
             warmup_requests=len(warm.requests) if warm else 0,
             warmup_failures=sum(not r.ok for r in warm.requests) if warm else 0,
-            client_lag_p99=lag_p99(load.lags, steady_window(load.requests, key.level)),
+            client_lag_p99=client.lag_p99 or 0.0,
+            client_late_share=client.late_share,
+            client_cpu=client.busiest,
             server_accept_length=accepted,
             counters={name: value - before.get(name, 0.0) for name, value in after.items()},
             gpu=tuple(samples),
