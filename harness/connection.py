@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             raw.error = f"HTTP {self._status}: {self._error.decode(errors='replace')}"
         elif self._encoding and raw.outcome == "eof":
             raw.outcome = "garbled"
-            raw.error = f"an answer in {self._encoding!r}, which was not asked for: its events have no times of their own"
+            raw.error = f"an answer in {self._encoding!r}, not asked for: its events have no times of their own"
         if self._keep and not self.closed:
             self.idle_since = self._now
         else:

@@ -24,12 +24,12 @@ from harness.load import LoadJob, LoadResult, Progress, Workers
 from harness.metrics import PassView
 from harness.model import Pass, PassKey, PassRecord, RequestStatus
 from harness.plan import LaunchPlan, plan_launches
+from harness.pulse import health
 from harness.records import CONNECTION_LOST, PlannedRequest
 from harness.scenario import Scenario
 from harness.server import check_wedged
 from harness.store import RunStore, utc_now
 from harness.telemetry import Recorder, Source
-from harness.pulse import health
 from harness.window import steady_window
 from harness.workload import Item, PromptBook, items_of, make_book, plan_blocks, poisson_offsets
 

@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.connection import RawStream
 from harness.dialects import DIALECTS
 from harness.errors import MtpbenchError
 from harness.model import RequestRecord, RequestStatus
-from harness.pulse import Beat, beat
+from harness.pulse import Beat, Cost, beat, peak_memory
 from harness.records import PlannedRequest, to_record
 from harness.stream import Endpoint, StreamClient
 
@@ -67,6 +67,7 @@ class LoadResult:
     t_start: float
     t_end: float
     pulses: tuple[tuple[Beat, ...], ...] = ()
+    costs: tuple[Cost, ...] = ()  # of each load process
 
 
 @dataclass
@@ -221,9 +222,15 @@ async def _until(due: float) -> None:
         await asyncio.sleep(left if left > 5e-4 else 0)
 
 
-async def _run_shard(
-    job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board
-) -> tuple[list[bytes], list[Beat]]:
+class ShardResult(NamedTuple):
+    """What a load process hands back. Records are pickled one by one, which is how they stay small."""
+
+    records: list[bytes]
+    beats: list[Beat]
+    cost: Cost
+
+
+async def _run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board) -> ShardResult:
     dialect = DIALECTS[job.dialect]
     endpoint = await Endpoint.of(job.url, job.keep_alive, job.headers, job.ca_file)
     shard = Shard(job, {slot: StreamClient(endpoint, job.timeout_s) for slot in slots}, board, number)
@@ -232,6 +239,7 @@ async def _run_shard(
     gc.collect()
     gc.freeze()
     gc.disable()
+    began = time.process_time()
     try:
         await shard.drive(t_start)
     finally:
@@ -240,12 +248,13 @@ async def _run_shard(
         heart.cancel()
         for client in shard.clients.values():
             client.close()
+    loaded = time.process_time()
     stopped = board.stop_status or RequestStatus.CANCELLED
     records: list[bytes] = []
     while shard.results:  # one at a time: what was kept compactly is a hundred times as large when it is decoded
         plan, slot, due, raw = shard.results.pop()
         records.append(pickle.dumps(to_record(plan, slot, due, raw, dialect, stopped), pickle.HIGHEST_PROTOCOL))
-    return records, beats
+    return ShardResult(records, beats, Cost(loaded - began, time.process_time() - loaded, peak_memory()))
 
 
 # What a load process keeps between passes; set once by _init_process, because shared memory can only be
@@ -274,10 +283,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_shard(
-    job: LoadJob, slots: Sequence[int], number: int, t_start: float
-) -> tuple[list[bytes], list[Beat]]:
-    """One process's share of a pass: its records, pickled, and the looks at its event loop."""
+def run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float) -> ShardResult:
+    """One process's share of a pass."""
     assert _board is not None, "run_shard runs only in a process that Workers started"
     if sys.platform == "win32":
         return asyncio.run(_run_shard(job, slots, number, t_start, _board))
@@ -340,5 +347,7 @@ class Workers:
                 "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
             ) from error
         t_end = time.monotonic()
-        records: list[RequestRecord] = sorted((pickle.loads(r) for part, _ in done for r in part), key=lambda r: r.index)
-        return LoadResult(tuple(records), t_start, t_end, tuple(tuple(beats) for _, beats in done))
+        records: list[RequestRecord] = sorted((pickle.loads(r) for d in done for r in d.records), key=lambda r: r.index)
+        return LoadResult(
+            tuple(records), t_start, t_end, tuple(tuple(d.beats) for d in done), tuple(d.cost for d in done)
+        )

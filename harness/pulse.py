@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,6 +23,15 @@ class Beat(NamedTuple):
     cpu: float
 
 
+class Cost(NamedTuple):
+    """What a load process used for one pass: CPU seconds until the last answer, and for decoding after it; and its
+    largest memory so far, in bytes."""
+
+    load_s: float
+    decode_s: float
+    peak_bytes: int
+
+
 class Health(NamedTuple):
     """The load generator over a window.
 
@@ -33,6 +43,16 @@ class Health(NamedTuple):
     lag_p99: float | None
     late_share: float | None
     busiest: float | None
+
+
+def peak_memory() -> int:
+    """Of this process since its start, in bytes."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else size * 1024
 
 
 async def beat(beats: list[Beat]) -> None:

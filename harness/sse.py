@@ -15,7 +15,7 @@ def events(pieces: Iterable[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     """The events of one stream, each with the time of the piece that completed it."""
     parser = EventParser()
     out, last = [], 0.0
-    for last, piece in pieces:  # noqa: B007 - read after the loop
+    for last, piece in pieces:
         out += [(last, event) for event in parser.feed(piece)]
     return out + [(last, event) for event in parser.close()]
 
