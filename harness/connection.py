@@ -44,8 +44,8 @@ class RawStream:
 class Connection(asyncio.Protocol):
     """Carries one request at a time. `closed` says that it can carry no further one."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, keep_alive: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keep_alive, self._clock = keep_alive, clock
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.idle_since = 0.0
@@ -127,7 +127,13 @@ class Connection(asyncio.Protocol):
 
     # From the parser, within data_received.
 
+    def on_message_begin(self) -> None:
+        if self._raw is not None and self._raw.outcome:
+            self._keep = False  # what follows a whole answer spoils the connection, not the answer
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._status:  # a trailer
+            return
         name, value = name.lower(), value.lower()
         if name == b"content-length" or (name == b"transfer-encoding" and value.endswith(b"chunked")):
             self._framed = True
@@ -159,11 +165,11 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._raw is not None and not self._raw.outcome and self._status:
-            self._keep = self._parser.should_keep_alive()
+            self._keep = self._keep_alive and self._parser.should_keep_alive()
             self._raw.outcome = "eof"
 
     def _garbled(self, raw: RawStream, reason: str, data: bytes) -> None:
-        self._keep = False  # what follows a whole answer spoils the connection, not the answer
+        self._keep = False
         if not raw.outcome:
             raw.outcome, raw.error = "garbled", f"{reason}; the bytes: {data[:_SHOWN_BYTES]!r}"
 

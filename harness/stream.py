@@ -41,6 +41,7 @@ class Endpoint:
     addresses: tuple[str, ...]  # in the order in which they are tried
     tls: ssl.SSLContext | None
     head: bytes  # of every request, between its first line and its length
+    keep_alive: bool  # may a connection be used again?
     unresolved: str = ""  # why there are no addresses
 
     @classmethod
@@ -69,7 +70,7 @@ class Endpoint:
         except (OSError, UnicodeError) as error:
             addresses, unresolved = (), f"{host!r} can't be resolved: {error}"
         context = trust(ca_file) if tls else None
-        return cls(host, port, parts.path.rstrip("/"), addresses, context, head, unresolved)
+        return cls(host, port, parts.path.rstrip("/"), addresses, context, head, keep_alive, unresolved)
 
     def request(self, path: str, body: bytes) -> bytes:
         """The bytes of a POST."""
@@ -161,7 +162,7 @@ class StreamClient:
         loop = asyncio.get_running_loop()
         failed: OSError = ConnectionError(self._endpoint.unresolved or "no address")
         for address in self._endpoint.addresses:
-            connection = Connection(self._clock)
+            connection = Connection(self._endpoint.keep_alive, self._clock)
             try:
                 await loop.create_connection(lambda: connection, address, self._endpoint.port)  # noqa: B023
             except OSError as error:
