@@ -45,6 +45,12 @@ class Case:
     schedule: Schedule = field(default_factory=Schedule)
 
     @property
+    def label(self) -> str:
+        plan = self.schedule
+        step = "in lockstep" if plan.lockstep else "out of step"
+        return f"{self.streams} streams {step}, {plan.chunk_tokens} tokens every {1e3 * plan.gap:g} ms"
+
+    @property
     def ideal(self) -> float:
         """Output tokens a second if no slot ever waited between two answers."""
         plan = self.schedule
@@ -82,6 +88,48 @@ class Checked:
     server_late_p99: float  # seconds
     server_cpu_per_event: float
     health: Health
+
+
+LEFT = ("load",)
+HEADERS = (
+    "load",
+    "events",
+    "stamp p50 / p99",
+    "TTFT p50 / p99",
+    "TPOT p99",
+    "E2E p99",
+    "tokens/s (possible)",
+    "CPU µs an event (+ decoding)",
+    "MB",
+    "server late p99",
+    "loop late p99",
+)
+
+
+def cells(checked: Checked) -> list[str]:
+    """A row of the table; times are in milliseconds."""
+
+    def two(name: str) -> str:
+        middle, tail = checked.errors.percentiles(name, (50, 99))
+        return f"{1e3 * middle:.3f} / {1e3 * tail:.3f}"
+
+    def tail(name: str) -> str:
+        return f"{1e3 * checked.errors.percentiles(name, (99,))[0]:.3f}"
+
+    failed = f", {checked.failed} FAILED" if checked.failed else ""
+    return [
+        checked.case.label + failed,
+        str(len(checked.errors.stamp)),
+        two("stamp"),
+        two("ttft"),
+        tail("tpot"),
+        tail("e2e"),
+        f"{checked.tokens_per_s:.0f} ({checked.case.ideal:.0f})",
+        f"{1e6 * checked.cpu_per_event:.1f} (+ {1e6 * checked.decode_per_event:.1f})",
+        f"{checked.peak_bytes / 1e6:.0f}",
+        f"{1e3 * checked.server_late_p99:.3f}",
+        "–" if checked.health.lag_p99 is None else f"{1e3 * checked.health.lag_p99:.3f}",
+    ]
 
 
 def compare(requests: Sequence[RequestRecord], truth: Truth, level: LoadLevel) -> Errors:
