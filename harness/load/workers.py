@@ -34,6 +34,7 @@ from harness.load.dialects import DIALECTS
 from harness.load.pulse import Beat, Cost, beat, peak_memory
 from harness.load.requests import PlannedRequest, to_record
 from harness.load.stream import Endpoint, StreamClient
+from harness.load.turnstile import Turnstile
 from harness.model import RequestRecord, RequestStatus
 
 STREAMS_PER_PROCESS = 16  # with fewer, another process would cost more to start than it saves (docs/client.md)
@@ -159,6 +160,7 @@ class Shard:
     clients: Mapping[int, StreamClient]
     board: Board
     number: int
+    turnstile: Turnstile = field(default_factory=Turnstile)
     results: list[tuple[PlannedRequest, int, float, RawStream]] = field(default_factory=list)
 
     async def drive(self, t_start: float) -> None:
@@ -179,16 +181,15 @@ class Shard:
             if number >= len(self.job.requests):
                 return
             plan = self.job.requests[number]
-            due = time.monotonic()
-            if self.job.open_loop:
-                due = t_start + plan.offset
-                try:
-                    if due - time.monotonic() > _CONNECT_AHEAD_S:
-                        await asyncio.sleep(due - time.monotonic() - _CONNECT_AHEAD_S)
-                        await client.connect()
-                    await _until(due)
-                except asyncio.CancelledError:
-                    return
+            due = t_start + plan.offset if self.job.open_loop else time.monotonic()
+            try:
+                if due - time.monotonic() > _CONNECT_AHEAD_S:
+                    await asyncio.sleep(due - time.monotonic() - _CONNECT_AHEAD_S)
+                    await client.connect()
+                await _until(due)
+                await self.turnstile()
+            except asyncio.CancelledError:
+                return
             self.results.append((plan, slot, due, await self._request(plan, client, mine)))
 
     async def _request(self, plan: PlannedRequest, client: StreamClient, mine: _Slot) -> RawStream:

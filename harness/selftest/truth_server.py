@@ -36,7 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MARK = "QID"  # of a prompt: the digits after it are its number
-_AT_ONCE = 64  # due tokens that are sent before the sockets are looked at again
+# What is done before the sockets are looked at again: a request that comes meanwhile is stamped so much later.
+_AT_ONCE = 64  # due tokens that are sent
+_ANSWERED_AT_ONCE = 4  # answers that are begun
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class _Connection:
         self.server, self.link = server, link
         self.parser = httptools.HttpRequestParser(self)
         self.url = self.body = b""
-        self.asked: deque[tuple[bytes, bytes, bool]] = deque()  # whole requests that wait for their turn
+        self.asked: deque[tuple[float, bytes, bytes, bool]] = deque()  # whole requests, with their arrival
         self.open, self.streaming = True, False
         self.left = bytearray()  # of what was to be sent
         self.close_after = False
@@ -141,7 +143,7 @@ class _Connection:
         self.body += piece
 
     def on_message_complete(self) -> None:
-        self.asked.append((self.url, self.body, self.parser.should_keep_alive()))
+        self.asked.append((time.monotonic(), self.url, self.body, self.parser.should_keep_alive()))
         self.url = self.body = b""
 
     def readable(self) -> None:
@@ -155,14 +157,15 @@ class _Connection:
             data = b""
         if not data:
             self.drop()
-            return
-        self._next()
+        elif self.asked:
+            self.server.waiting.append(self)
 
-    def _next(self) -> None:
-        while self.asked and self.open and not self.streaming:
-            url, body, keep_alive = self.asked.popleft()
+    def next_answer(self) -> None:
+        """Begins to answer the request that came first, unless an answer is on its way."""
+        if self.asked and self.open and not self.streaming:
+            arrived, url, body, keep_alive = self.asked.popleft()
             self.close_after = not keep_alive
-            self.server.answer(self, url, body)
+            self.server.answer(self, arrived, url, body)
 
     def send(self, data: bytes) -> None:
         """At once, as far as the socket takes it."""
@@ -194,7 +197,8 @@ class _Connection:
         self.streaming = False
         if self.close_after and not self.left:
             self.drop()
-        self._next()
+        if self.asked:
+            self.server.waiting.append(self)
 
     def drop(self) -> None:
         if self.open:
@@ -210,6 +214,7 @@ class TruthServer:
         self.schedule, self.log = schedule, _Log()
         self.poll = select.epoll()
         self.connections: dict[int, _Connection] = {}
+        self.waiting: deque[_Connection] = deque()  # for their answers to begin
         self._due: list[_Stream] = []
         self._random = random.Random(0)
         self._stop = False
@@ -225,9 +230,11 @@ class TruthServer:
         while not self._stop:
             # epoll's own timeout counts milliseconds; select's, on the descriptor of the epoll, microseconds.
             wait = min(0.2, due[0].due - time.monotonic()) if due else 0.2
-            if wait > 0:
+            if wait > 0 and not self.waiting:
                 select.select([poll], [], [], wait)
             self._send_due()
+            for _ in range(min(_ANSWERED_AT_ONCE, len(self.waiting))):
+                self.waiting.popleft().next_answer()
             for descriptor, event in poll.poll(0):
                 if descriptor == listener:
                     self._accept()
@@ -278,9 +285,8 @@ class TruthServer:
                 heapq.heappop(due)
                 stream.connection.over()
 
-    def answer(self, connection: _Connection, url: bytes, body: bytes) -> None:
+    def answer(self, connection: _Connection, arrived: float, url: bytes, body: bytes) -> None:
         """Begins to answer one request."""
-        arrived = time.monotonic()
         path = url.partition(b"?")[0]
         chat = path == b"/v1/chat/completions"
         if not chat and path != b"/v1/completions":
