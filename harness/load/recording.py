@@ -7,21 +7,46 @@ joined to blocks and compressed (servers repeat nearly everything in each event)
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Iterator
 
-# A block takes about 80 µs to compress, which delays no other stamp by more; events of one block share their words.
+# A block takes about 80 µs to compress; the larger, the more its events have in common.
 BLOCK_BYTES = 16 * 1024
 _LEVEL, _WINDOW_BITS, _MEMORY_LEVEL = 1, -12, 5  # the fastest; raw deflate; a small window is quicker to set up
 
 
-class Recording:
-    """Pieces of bytes with their arrival times, in order. Compact from the moment a block is full."""
+class Compactor:
+    """Compresses full blocks, one in each round of the event loop, so that no stamp waits for more than one.
 
-    __slots__ = ("_blocks", "_held", "_lengths", "_pieces", "_stamps", "size")
+    Streams that began together fill their blocks together: at once, 1000 of them would keep the loop for 80 ms.
+    """
 
     def __init__(self) -> None:
+        self._full: deque[Recording] = deque()
+
+    def put(self, recording: Recording) -> None:
+        """`recording` has a full block."""
+        if not self._full:
+            asyncio.get_running_loop().call_soon(self._step)
+        self._full.append(recording)
+
+    def _step(self) -> None:
+        self._full.popleft().compact()
+        if self._full:
+            asyncio.get_running_loop().call_soon(self._step)
+
+
+class Recording:
+    """Pieces of bytes with their arrival times, in order. Without a compactor it compresses full blocks at once."""
+
+    __slots__ = ("_blocks", "_compactor", "_held", "_lengths", "_pieces", "_queued", "_stamps", "size")
+
+    def __init__(self, compactor: Compactor | None = None) -> None:
+        self._compactor = compactor
+        self._queued = False
         self._stamps = array("d")
         self._lengths = array("I")
         self._pieces: list[bytes] = []  # not yet compressed
@@ -37,11 +62,20 @@ class Recording:
         self._pieces.append(piece)
         self.size += length
         self._held += length
-        if self._held >= BLOCK_BYTES:
-            squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
-            self._blocks.append(squeeze.compress(b"".join(self._pieces)) + squeeze.flush())
-            self._pieces = []
-            self._held = 0
+        if self._held >= BLOCK_BYTES and not self._queued:
+            if self._compactor is None:
+                self.compact()
+            else:
+                self._queued = True
+                self._compactor.put(self)
+
+    def compact(self) -> None:
+        """Compresses what is not yet."""
+        squeeze = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
+        self._blocks.append(squeeze.compress(b"".join(self._pieces)) + squeeze.flush())
+        self._pieces = []
+        self._held = 0
+        self._queued = False
 
     @property
     def stored(self) -> int:

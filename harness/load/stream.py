@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from harness.load.connection import Connection, RawStream
+from harness.load.recording import Compactor, Recording
 
 CONNECT_TIMEOUT_S = 10.0
 # Servers close connections that idle for some seconds (uvicorn after 5). One that idled for longer than this is not
@@ -90,8 +91,14 @@ def trust(ca_file: str = "") -> ssl.SSLContext:
 class StreamClient:
     """One slot's client, with at most one connection, which is used again while the server allows it."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._endpoint, self._timeout, self._clock = endpoint, timeout_s, clock
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        compactor: Compactor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._endpoint, self._timeout, self._compactor, self._clock = endpoint, timeout_s, compactor, clock
         self._connection: Connection | None = None
 
     def close(self) -> None:
@@ -109,7 +116,7 @@ class StreamClient:
         chunk that holds a part of an event. Cancelling it returns what was read so far, with the outcome "cancelled",
         so that nothing measured is lost.
         """
-        raw = RawStream(t_start=self._clock())
+        raw = RawStream(t_start=self._clock(), body=Recording(self._compactor))
         request = self._endpoint.request(path, body)
         try:
             connection = await self._connected(raw)

@@ -32,6 +32,7 @@ from harness.errors import MtpbenchError
 from harness.load.connection import RawStream
 from harness.load.dialects import DIALECTS
 from harness.load.pulse import Beat, Cost, beat, peak_memory
+from harness.load.recording import Compactor
 from harness.load.requests import PlannedRequest, to_record
 from harness.load.stream import Endpoint, StreamClient
 from harness.load.turnstile import Turnstile
@@ -235,7 +236,8 @@ class ShardResult(NamedTuple):
 async def _run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board) -> ShardResult:
     dialect = DIALECTS[job.dialect]
     endpoint = await Endpoint.of(job.url, job.keep_alive, job.headers, job.ca_file)
-    shard = Shard(job, {slot: StreamClient(endpoint, job.timeout_s) for slot in slots}, board, number)
+    compactor = Compactor()
+    shard = Shard(job, {slot: StreamClient(endpoint, job.timeout_s, compactor) for slot in slots}, board, number)
     beats: list[Beat] = []
     heart = asyncio.create_task(beat(beats))
     gc.collect()
