@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from harness.access import PLAIN, Access, header_problem
 from harness.load.connection import Connection, RawStream
 from harness.load.recording import Compactor, Recording
 
@@ -29,7 +29,6 @@ _OURS = {  # this machine's limits, which are not the server's fault
     errno.EADDRNOTAVAIL: "this machine has no free port left for another connection",
     errno.ENOBUFS: "this machine has no buffer left for another connection",
 }
-_RESERVED = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,8 @@ class Endpoint:
     unresolved: str = ""  # why there are no addresses
 
     @classmethod
-    async def of(
-        cls, url: str, keep_alive: bool = True, headers: Sequence[tuple[str, str]] = (), ca_file: str = ""
-    ) -> Endpoint:
-        """From a base URL. `headers` are sent with each request; `ca_file` holds the certificates to trust."""
+    async def of(cls, url: str, access: Access = PLAIN) -> Endpoint:
+        """From a base URL. Raises ValueError for a header that can't be sent."""
         parts = urlsplit(url)
         host, tls = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (443 if tls else 80)
@@ -58,11 +55,11 @@ class Endpoint:
             "Content-Type": "application/json",
             "Accept": "*/*",
             "Accept-Encoding": "identity",
-            "Connection": "keep-alive" if keep_alive else "close",
+            "Connection": "keep-alive" if access.keep_alive else "close",
         }
-        for name, value in headers:
-            if name.lower() in _RESERVED or any(character in name + value for character in "\r\n\0"):
-                raise ValueError(f"the header {name!r} can't be set")
+        for name, value in access.headers:
+            if problem := header_problem(name, value):
+                raise ValueError(problem)
             lines[name] = value
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
         try:
@@ -70,22 +67,13 @@ class Endpoint:
             addresses, unresolved = tuple(dict.fromkeys(str(info[4][0]) for info in found)), ""
         except (OSError, UnicodeError) as error:
             addresses, unresolved = (), f"{host!r} can't be resolved: {error}"
-        context = trust(ca_file) if tls else None
-        return cls(host, port, parts.path.rstrip("/"), addresses, context, head, keep_alive, unresolved)
+        context = access.ssl_context() if tls else None
+        return cls(host, port, parts.path.rstrip("/"), addresses, context, head, access.keep_alive, unresolved)
 
     def request(self, path: str, body: bytes) -> bytes:
         """The bytes of a POST."""
         first = f"POST {self.prefix}{path} HTTP/1.1\r\n".encode("latin-1")
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (first, self.head, len(body), body)
-
-
-def trust(ca_file: str = "") -> ssl.SSLContext:
-    """Verifies a server's certificate: against `ca_file`, $SSL_CERT_FILE, or what certifi ships."""
-    import certifi
-
-    context = ssl.create_default_context(cafile=ca_file or os.environ.get("SSL_CERT_FILE") or certifi.where())
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 class StreamClient:

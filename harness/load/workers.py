@@ -27,6 +27,7 @@ from multiprocessing.synchronize import Barrier
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from harness.access import PLAIN, Access
 from harness.cores import usable_cores
 from harness.errors import MtpbenchError
 from harness.load.connection import RawStream
@@ -57,9 +58,7 @@ class LoadJob:
     slots: int
     open_loop: bool
     timeout_s: float
-    keep_alive: bool = True
-    headers: tuple[tuple[str, str], ...] = ()  # of each request, such as an API key
-    ca_file: str = ""  # certificates to trust, for https
+    access: Access = PLAIN
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ class ShardResult(NamedTuple):
 
 async def _run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board) -> ShardResult:
     dialect = DIALECTS[job.dialect]
-    endpoint = await Endpoint.of(job.url, job.keep_alive, job.headers, job.ca_file)
+    endpoint = await Endpoint.of(job.url, job.access)
     compactor = Compactor()
     shard = Shard(job, {slot: StreamClient(endpoint, job.timeout_s, compactor) for slot in slots}, board, number)
     beats: list[Beat] = []

@@ -251,6 +251,7 @@ class Experiment:
             progress.decoding,
             progress.in_flight,
             launch.server,
+            launch.engine.access(launch.settings),
         )
 
     def _job(self, launch: Launch, key: PassKey, items: list[Item], *, warmup: bool = False) -> LoadJob:
@@ -275,8 +276,8 @@ class Experiment:
         )
         slots = min(self.scenario.arrival.slots(key.level), len(items))
         timeout = launch.settings.request_timeout
-        keep_alive = launch.engine.keep_alive
-        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, keep_alive)
+        access = launch.engine.access(launch.settings)
+        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, access)
 
 
 class _PassFailedError(Exception):
