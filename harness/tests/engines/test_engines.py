@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from servers import launch_context, scripted, server
 
+from harness.access import Access
 from harness.cli.common import default_cache
 from harness.engines import tiny_gguf
 from harness.engines.attach import AttachSettings
@@ -70,7 +71,9 @@ def test_contract(kind: str, tmp_path: Path) -> None:
             before = await engine.counters(settings, http)
             dialect = engine.dialect(settings, False)
             body = DIALECTS[dialect].body(Prompt(len(ids), ids=tuple(ids)), 24, Sampling(model))
-            job = LoadJob(url, dialect, (PlannedRequest(0, body, len(ids), 24),), 1, False, 30.0, engine.keep_alive)
+            job = LoadJob(
+                url, dialect, (PlannedRequest(0, body, len(ids), 24),), 1, False, 30.0, engine.access(settings)
+            )
             with Workers(1) as workers:
                 [record] = (await workers.run(job)).requests
             assert record.ok, record.error
@@ -99,7 +102,9 @@ def test_llama_cpp_output_does_not_depend_on_mtp(tmp_path: Path) -> None:
         assert command is not None
         process = server_process(engine, settings, context, command, tmp_path / "log")
         body = DIALECTS["openai"].body(Prompt(20, ids=tuple(range(300, 320))), 40, Sampling(context.identity))
-        job = LoadJob(process.base_url, "openai", (PlannedRequest(0, body, 20, 40),), 1, False, 30.0, False)
+        job = LoadJob(
+            process.base_url, "openai", (PlannedRequest(0, body, 20, 40),), 1, False, 30.0, Access(keep_alive=False)
+        )
         async with process:
             with Workers(1) as workers:
                 [record] = (await workers.run(job)).requests
