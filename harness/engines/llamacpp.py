@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -12,19 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.client import ControlClient
+from harness.access import Access
+from harness.cores import usable_cores
 from harness.engines import tiny_gguf
-from harness.engines.base import (
-    LaunchContext,
-    ask_text,
-    ask_tokens,
-    first_model,
-    prometheus_counters,
-)
+from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
+from harness.fields import Count, ServerSettings, Strict
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import Count, ServerSettings, Strict
 
 TINY_MODEL = "tiny-qwen3.5-mtp"
 
@@ -75,7 +70,6 @@ class LlamaCpp:
 
     name = "llamacpp"
     health_path = "/health"
-    keep_alive = False
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -111,7 +105,7 @@ class LlamaCpp:
         model = settings.model
         path = tiny_gguf.cache_path(context.cache_dir) if model == TINY_MODEL else Path(model)
         slots = settings.slots or context.max_concurrency
-        threads = settings.threads or max(1, (os.cpu_count() or 1) - 1)
+        threads = settings.threads or max(1, usable_cores() - 1)
         argv = [sys.executable, "-m", "harness.engines.llamacpp_server"]
         argv += ["--model", str(path), "--port", str(context.port), "--alias", context.identity]
         argv += [
@@ -130,6 +124,9 @@ class LlamaCpp:
 
     def base_url(self, settings: LlamaCppSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: LlamaCppSettings) -> Access:
+        return Access(keep_alive=False)  # it closes idle connections at any time
 
     def interpreter(self, settings: LlamaCppSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)

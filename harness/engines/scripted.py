@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.client import ControlClient
+from harness.access import Access
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.script import ScriptedSettings
+from harness.fields import ServerSettings
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import ServerSettings
 
 
 class Scripted:
@@ -21,7 +22,6 @@ class Scripted:
 
     name = "scripted"
     health_path = "/health"
-    keep_alive = True
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -55,6 +55,9 @@ class Scripted:
 
     def base_url(self, settings: ScriptedSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: ScriptedSettings) -> Access:
+        return Access()
 
     def interpreter(self, settings: ScriptedSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)

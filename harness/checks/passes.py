@@ -1,0 +1,193 @@
+"""What a reader must know about a pass before trusting it. One function a check; a table runs them all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.metrics.definitions import PassView, accept_length, distribution
+from harness.metrics.steady_window import achieved_concurrency
+from harness.model import Finding, RequestRecord
+from harness.scenario.prompts import HEAD
+from harness.units import format_duration
+
+MIN_COUNTED = 5
+MAX_REPETITION = 0.9  # of the last 64 pieces: English text stays below 0.5, a loop of six tokens reaches it
+MIN_PIECES_TOKENS = 32
+MAX_CLIENT_ERROR = 0.05
+MAX_CLIENT_CPU = 0.9  # cores of a load process: a single thread that is as busy has a queue
+THROTTLED = 0.9  # of the highest clock seen in the pass
+
+# On every launch and pass that the simulator made.
+SIMULATED = Finding("simulated", "SIMULATED: computed from a model of the machine, no server ran")
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What the scenario promises about a pass."""
+
+    concurrency: int  # 0 in an open loop
+    speculative: bool | None
+    exact_prompts: bool
+    shared_prefix: int
+    meaningful_output: bool
+
+
+Check = Callable[[PassView, Expectations], Iterator[Finding]]
+
+
+def findings(view: PassView, expected: Expectations) -> tuple[Finding, ...]:
+    """All that is to be said about a pass, the invalidating first."""
+    found = [finding for check in CHECKS for finding in check(view, expected)]
+    return tuple(sorted(found, key=lambda finding: not finding.invalid))
+
+
+def _failures(view: PassView, _: Expectations) -> Iterator[Finding]:
+    failed = [r for r in view.requests if not r.ok]
+    if failed:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(r.status.value for r in failed).most_common())
+        example = next((r.error for r in failed if r.error), "")
+        yield Finding(
+            "requests_failed",
+            f"{len(failed)} of {len(view.requests)} requests failed ({kinds}): {example}",
+            invalid=True,
+        )
+
+
+def _window(view: PassView, _: Expectations) -> Iterator[Finding]:
+    if view.window is None:
+        yield Finding("no_steady_state", "the asked load was never reached: no result", invalid=True)
+    elif len(view.counted) < MIN_COUNTED and not view.source.record.key.level.burst:
+        yield Finding(
+            "few_samples",
+            f"only {len(view.counted)} requests lie in the steady state; raise requests_per_slot or min_requests",
+        )
+
+
+def _concurrency(view: PassView, expected: Expectations) -> Iterator[Finding]:
+    if view.window is None or not expected.concurrency:
+        return
+    achieved = achieved_concurrency(view.requests, view.window)
+    if achieved < 0.95 * expected.concurrency:
+        yield Finding(
+            "concurrency_short",
+            f"{achieved:.1f} requests in flight of {expected.concurrency} asked: the client could not keep up",
+        )
+
+
+def _prompt_lengths(view: PassView, expected: Expectations) -> Iterator[Finding]:
+    wrong = [r for r in _ok(view) if r.prompt_tokens is not None and r.prompt_tokens != r.input_tokens_asked]
+    if wrong and expected.exact_prompts:
+        r = wrong[0]
+        yield Finding(
+            "prompt_length",
+            f"{len(wrong)} prompts have another length than asked: {r.prompt_tokens} for {r.input_tokens_asked}. "
+            "Does the server add tokens?",
+        )
+
+
+def _cached(view: PassView, expected: Expectations) -> Iterator[Finding]:
+    surprising = [r.cached_tokens for r in _ok(view) if (r.cached_tokens or 0) > expected.shared_prefix + HEAD]
+    if surprising:
+        yield Finding(
+            "cached_tokens",
+            f"{len(surprising)} requests found up to {max(surprising, key=lambda n: n or 0)} prompt tokens in a cache, "
+            f"though prompts share {expected.shared_prefix}: TTFT is too good. Restart the server or change the seed.",
+            invalid=True,
+        )
+
+
+def _output(view: PassView, expected: Expectations) -> Iterator[Finding]:
+    if not expected.meaningful_output:
+        return
+    looping = [r for r in _ok(view) if r.tokens >= MIN_PIECES_TOKENS and r.repetition >= MAX_REPETITION]
+    if looping:
+        yield Finding(
+            "repeated_output",
+            f"{len(looping)} of {len(view.requests)} outputs repeat a few tokens: a broken model's speed is no result",
+            invalid=True,
+        )
+
+
+def _acceptance(view: PassView, expected: Expectations) -> Iterator[Finding]:
+    lengths = [value for r in _ok(view) if (value := accept_length(r)) is not None]
+    if not lengths and (average := view.source.record.server_accept_length) is not None:
+        lengths = [average]  # chat endpoints do not report steps for each request
+    if expected.speculative and lengths and max(lengths) <= 1.0:
+        yield Finding(
+            "no_draft_accepted",
+            "speculation is on and not one drafted token was accepted",
+            invalid=True,
+        )
+    if expected.speculative and not lengths and _ok(view):
+        yield Finding("accept_length_unknown", "the server does not report verify steps for each request")
+    if expected.speculative is False and lengths:
+        yield Finding(
+            "unexpected_speculation",
+            "speculation is off and verify steps are reported",
+            invalid=True,
+        )
+
+
+def _client(view: PassView, _: Expectations) -> Iterator[Finding]:
+    """Was the load generator itself the limit? A late event loop shifts single time stamps: TTFT has one of them, TPOT
+    two over the whole decode. A load process that fills its core can't take more events than it does."""
+    record = view.source.record
+    lag, late, cpu = record.client_lag_p99, record.client_late_share, record.client_cpu
+    first = distribution("ttft", view).percentiles[50]
+    whole = distribution("e2e", view).percentiles[50]
+    if first is None or whole is None:
+        return
+    worst = max(lag / first, lag / (whole - first) if whole > first else 0.0)
+    full = cpu is not None and cpu > MAX_CLIENT_CPU
+    if worst > MAX_CLIENT_ERROR or full:
+        share = f", {100 * late:.0f} % of its time stamps more than 1 ms" if late is not None else ""
+        busy = f"; its busiest process used {100 * cpu:.0f} % of a core" if cpu is not None else ""
+        what = "more cores or fewer streams are needed" if full else "something else took its cores"
+        yield Finding(
+            "client_lag",
+            f"the load generator was the limit: it ran up to {format_duration(lag)} late (p99), which can shift TTFT "
+            f"or TPOT by {100 * worst:.0f} %{share}{busy}: {what}",
+        )
+
+
+def _throttling(view: PassView, _: Expectations) -> Iterator[Finding]:
+    by_gpu: dict[int, list[float]] = {}
+    for sample in view.source.record.gpu:
+        busy = view.window is None or view.window.holds(sample.t)
+        if sample.clock_mhz is not None and busy:
+            by_gpu.setdefault(sample.gpu, []).append(sample.clock_mhz)
+    for gpu, clocks in sorted(by_gpu.items()):
+        if min(clocks) < THROTTLED * max(clocks):
+            yield Finding(
+                "clock_dropped",
+                f"GPU {gpu} ran between {min(clocks):.0f} and {max(clocks):.0f} MHz in the steady state",
+            )
+
+
+def _warmup(view: PassView, _: Expectations) -> Iterator[Finding]:
+    record = view.source.record
+    if record.warmup_failures:
+        yield Finding(
+            "warmup_failed",
+            f"{record.warmup_failures} of {record.warmup_requests} warm-up requests failed",
+        )
+
+
+def _ok(view: PassView) -> Sequence[RequestRecord]:
+    return [r for r in view.requests if r.ok]
+
+
+CHECKS: tuple[Check, ...] = (
+    _failures,
+    _window,
+    _concurrency,
+    _prompt_lengths,
+    _cached,
+    _output,
+    _acceptance,
+    _client,
+    _throttling,
+    _warmup,
+)
