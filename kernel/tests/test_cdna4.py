@@ -18,7 +18,9 @@ BUDGETS: dict[tuple[int, int, str], tuple[float, float]] = {
     (16, 64, ONE_WAVE): (22.6, 46.5),
     (16, 64, TWO_WAVES): (34.5, 48.5),
     (16, 32, ONE_WAVE): (13.0, 24.0),
+    (16, 32, TWO_WAVES): (18.5, 24.5),
     (8, 32, ONE_WAVE): (13.0, 24.0),
+    (8, 32, TWO_WAVES): (18.5, 24.5),
     (16, 16, ONE_WAVE): (10.1, 12.2),
     (8, 16, ONE_WAVE): (10.1, 12.2),
 }
