@@ -51,7 +51,8 @@ def check_costs(rows: list[dict[str, Any]], triton: str) -> set[tuple[int, int, 
         # K and V come in 16 bytes a lane, straight to LDS, and no wave writes there.
         assert set(loop["copies"]) == {"16"}
         assert loop["lds_written"] == 0
-        assert row["waves_per_simd"] * (4 if key[2] == ONE_WAVE else 2) >= (2 if key[1] < 64 else 4)
+        # Two workgroups a CU fill its four SIMDs with 64 rows, half of them with fewer.
+        assert row["waves_per_simd"] >= max(key[1], 32) / 64 * (2 if key[2] == TWO_WAVES else 1)
         if key in BUDGETS:
             seen.add(key)
             instructions, cycles = budgets[key]
@@ -135,7 +136,7 @@ CASES = [
     Case((300, 129), (4, 4), group=8, kv_heads=2, late=True),
     Case((300, 64), (2, 1), group=8),
     Case((300, 17), (1, 1), group=8, kv_heads=2, late=True),
-    Case((40,) * 70, (4, 1) * 35),  # more sequences than lanes
+    Case((20,) * 66, (1,) * 66),  # more sequences than lanes
     Case((2000,), (4,), compute_units=20),  # many pieces, another reduction
     Case((900, 100), (4, 4), compute_units=9),
 ]
