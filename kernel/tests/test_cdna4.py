@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from kernel.config import ONE_WAVE, TWO_WAVES
+from kernel.emulator.listing import parse
 from kernel.tests.compilers import HAS_TRITON, INSTALLED, VERSIONS, compiler
 from kernel.tests.emulated import Case, Listings, Result, run
 
@@ -100,6 +102,28 @@ def test_the_loop_keeps_its_budget(sample: Any) -> None:
 @pytest.mark.timeout(300)
 def test_a_short_call(sample: Any, case: Case) -> None:
     check_case(case, Listings(sample.listings))
+
+
+def _registers(text: str) -> set[tuple[str, int]]:
+    """Vector registers that an operand names."""
+    found = re.match(r"^-?\|?([va])(?:(\d+)|\[(\d+):(\d+)\])", text)
+    if not found:
+        return set()
+    first = int(found[2] or found[3])
+    return {(found[1], number) for number in range(first, int(found[4] or first) + 1)}
+
+
+def test_instructions_by_hand_read_nothing_that_is_still_on_its_way(sample: Any) -> None:
+    """LLVM puts a wait between a transcendental, or a conversion into half a register, and what reads it next; it does
+    not look into what is written by hand."""
+    for file in sample.listings.glob("*cdna4*.s"):
+        code = parse(file.read_text()).instructions
+        for before, ins in zip(code, code[1:], strict=False):
+            by_hand = ins.name in ("v_pk_add_f32", "v_pk_mul_f32", "v_readlane_b32", "v_readfirstlane_b32")
+            slow = re.match(r"^v_(exp|log|rcp|rsq|sqrt)_", before.name) or "op_sel:[0,0,0,1]" in before.text
+            if by_hand and slow:
+                read = set().union(*(_registers(text) for text in ins.operands[1:]))
+                assert not read & _registers(before.operands[0]), f"{before.text}; {ins.text}"
 
 
 @pytest.mark.parametrize(
