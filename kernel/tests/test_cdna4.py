@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_instructions_by_hand_read_nothing_that_is_still_on_its_way(sample: Any)
     not look into what is written by hand."""
     for file in sample.listings.glob("*cdna4*.s"):
         code = parse(file.read_text()).instructions
-        for before, ins in zip(code, code[1:], strict=False):
+        for before, ins in pairwise(code):
             by_hand = ins.name in ("v_pk_add_f32", "v_pk_mul_f32", "v_readlane_b32", "v_readfirstlane_b32")
             slow = re.match(r"^v_(exp|log|rcp|rsq|sqrt)_", before.name) or "op_sel:[0,0,0,1]" in before.text
             if by_hand and slow:
