@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Container images often forbid byte code: then each process of a run compiles anew all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint parallel serial clean
+.PHONY: demo test lint parallel serial fuzz clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.demo
@@ -23,6 +23,10 @@ parallel: .venv/.test
 # These need the machine for themselves.
 serial: .venv/.test
 	$(BIN)/python -m pytest -q -m serial
+
+# Every reader of foreign bytes with 2000 examples instead of a few.
+fuzz: .venv/.test
+	$(BIN)/python -m pytest -q -n 2 -m fuzz --hypothesis-profile many --timeout 3600
 
 lint: .venv/.test
 	$(BIN)/ruff check .

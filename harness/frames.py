@@ -17,8 +17,9 @@ from harness.store import StoredRun
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS_VERSION = 5  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
+ROWS_VERSION = 6  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
 # 4: finding_details, a JSON list. 5: device_time_per_token, of one GPU
+# 6: an open loop's TTFT and E2E count from the schedule, not from the send; what nobody counted has no TPOT
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
