@@ -26,7 +26,7 @@ serial: .venv/.test
 
 # Every reader of foreign bytes with 2000 examples instead of a few.
 fuzz: .venv/.test
-	$(BIN)/python -m pytest -q -n 2 -m fuzz --hypothesis-profile many --timeout 3600
+	HYPOTHESIS_PROFILE=many $(BIN)/python -m pytest -q -n 2 -m fuzz --timeout 3600
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from harness.errors import Problem, ScenarioError
 from harness.pairs import RowKey
 from harness.scenario_file import problems_of, read_yaml
-from harness.settings import Name, Strict
+from harness.settings import Name, Strict, no_truth_value
 from harness.summary import known_values
 
 FILE = "known-regressions.yaml"
@@ -53,7 +53,7 @@ class Entry(Strict):
     reason: Annotated[str, Field(min_length=8)]
     """Why it is accepted."""
 
-    expires: date
+    expires: Annotated[date, Field(strict=False)]
     """The last day on which it is."""
 
     arm: str | None = None
@@ -78,7 +78,7 @@ class Entry(Strict):
 class Ledger(Strict):
     """The file."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(no_truth_value)]
     """Of the file format: 1."""
 
     regressions: list[Entry] = []

@@ -9,12 +9,12 @@ import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from harness.engines.registry import ENGINES, AnySettings
 from harness.metrics import PASS_METRICS, REQUEST_METRICS, Slo, samples_needed
 from harness.model import LoadLevel
-from harness.settings import Count, Duration, Name, Rate, Strict, merge
+from harness.settings import Count, Name, Rate, Strict, Timeout, merge, no_truth_value
 
 SCENARIO_VERSION = 1
 
@@ -226,7 +226,7 @@ class Gsm8k(Strict):
     data: str | None = None
     """A local copy of the test questions (JSON lines); in a container, as it is mounted there. Default: fetched."""
 
-    timeout: Duration = 1800.0
+    timeout: Timeout = 1800.0
     """How long it may take."""
 
 
@@ -251,13 +251,13 @@ class Profile(Strict):
 class Objective(Strict):
     """Service-level objective: goodput counts the requests that meet all of it."""
 
-    ttft: Duration | None = None
+    ttft: Timeout | None = None
     """Time to first token, at most."""
 
-    tpot: Duration | None = None
+    tpot: Timeout | None = None
     """Time per output token, at most."""
 
-    e2e: Duration | None = None
+    e2e: Timeout | None = None
     """Time to the last token, at most."""
 
 
@@ -303,7 +303,7 @@ class Scenario(Strict):
 
     model_config = ConfigDict(title="mtpbench scenario")
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(no_truth_value)]
     """Of the file format: 1."""
 
     name: Name

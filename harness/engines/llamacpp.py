@@ -24,7 +24,7 @@ from harness.engines.base import (
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
 from harness.model import Output
-from harness.settings import Count, ServerSettings, Strict
+from harness.settings import Count, ServerSettings, Strict, is_file
 
 TINY_MODEL = "tiny-qwen3.5-mtp"
 
@@ -81,7 +81,7 @@ class LlamaCpp:
     profiles = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:
-        if settings.model != TINY_MODEL and not Path(settings.model).is_file():
+        if settings.model != TINY_MODEL and not is_file(Path(settings.model)):
             return [("model", f"{settings.model} is neither a file nor {TINY_MODEL}")]
         return []
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # `make fuzz` looks with 2000 examples each at what reads foreign bytes; `make test` with a few, always the same.
 settings.register_profile("few", max_examples=40, deadline=None, derandomize=True)
 settings.register_profile("many", max_examples=2000, deadline=None)
-settings.load_profile("few")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any import of triton, as in kernel/tests
 
