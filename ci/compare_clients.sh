@@ -68,8 +68,8 @@ if [ -n "${KEEP:-}" ]; then mkdir -p "$KEEP"; cp -r "$dir"/*.json* "$dir"/log "$
 "$bin/python" - "$dir" <<'PY'
 import json, pathlib, sys
 from statistics import fmean, median
-from harness.store import load_run
-from harness.summary import summarise
+from harness.store.runs import load_run
+from harness.results.lines import summarise
 root = pathlib.Path(sys.argv[1])
 COLUMNS = "TPOT median", "TPOT mean", "TTFT median", "output tok/s"
 def ours(run):

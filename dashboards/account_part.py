@@ -7,15 +7,8 @@ from dashboards.data import put
 from dashboards.frame import figure
 from dashboards.markup import details, grid, items, line, text
 from dashboards.site import Explained, ScenarioView
-from harness.explain import Explanation
-from harness.explain_report import (
-    ACCOUNT_HEADERS,
-    HYPOTHESIS_HEADERS,
-    LEGEND,
-    account_rows,
-    headline,
-    hypothesis_rows,
-)
+from harness.explain.answer import Explanation
+from harness.explain.report import ACCOUNT_HEADERS, HYPOTHESIS_HEADERS, LEGEND, account_rows, headline, hypothesis_rows
 
 
 def account_part(view: ScenarioView, explained: list[Explained]) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from harness.explain import Explanation
-from harness.summary import Line
+from harness.explain.answer import Explanation
+from harness.results.lines import Line
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from dashboards.publish import write_site
 from dashboards.site import Say, gather
-from harness.archive import read_archive
-from harness.ledger import load as load_ledger
-from harness.sim_year import write_year
+from harness.selftest.year import write_year
+from harness.store.archive import read_archive
+from harness.verdict.accepted import load as load_ledger
 
 BUILD_S, OVERVIEW_MB, DRAWN_S = 60.0, 1.5, 2.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

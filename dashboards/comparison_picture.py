@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dashboards.charts import Bar, forest
-from harness.verdict import Comparison, Row
-from harness.verdict_report import label_of
+from harness.verdict.compare import Comparison, Row
+from harness.verdict.report import label_of
 
 MOST = 24  # rows
 

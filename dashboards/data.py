@@ -12,14 +12,14 @@ from typing import Any
 from dashboards.charts import colours
 from dashboards.markup import script_json, slug
 from dashboards.site import ScenarioView, Site, long_label, recent, shown_unit
-from harness import stats
-from harness.comparable import Role, facts, role_of
 from harness.model import LoadLevel
-from harness.pairs import Metric
-from harness.store import StoredRun
-from harness.summary import Line
-from harness.trend import GAP_DAYS, Series, Told, night_of
-from harness.trend_report import history
+from harness.nightly.report import history
+from harness.nightly.series import GAP_DAYS, Series, Told, night_of
+from harness.results.lines import Line
+from harness.stats import inference
+from harness.store.runs import StoredRun
+from harness.verdict.facts import Role, facts, role_of
+from harness.verdict.pairs import Metric
 
 _DIGITS = 5  # of a value: a thousandth of a percent is beyond any clock here
 
@@ -134,7 +134,7 @@ def _bands(
     for start, stop in zip([0, *sure], [*sure, len(one.nights)], strict=True):
         nights = one.nights[start:stop]
         launches = round(sum(night.launches for night in nights) / len(nights))
-        reach = stats.half_width(sd / math.sqrt(2), df, max(1, launches))
+        reach = inference.half_width(sd / math.sqrt(2), df, max(1, launches))
         middle = math.exp(sum(math.log(night.value) for night in nights) / len(nights)) * factor
         low, high = _short(middle * math.exp(-reach)), _short(middle * math.exp(reach))
         out.append((str(nights[0].day), str(nights[-1].day), low, high))

@@ -8,15 +8,8 @@ from pathlib import Path
 from dashboards.charts import account_panels
 from dashboards.markup import text
 from dashboards.standalone import standalone
-from harness.explain import Explanation
-from harness.explain_report import (
-    ACCOUNT_HEADERS,
-    HYPOTHESIS_HEADERS,
-    LEGEND,
-    account_rows,
-    headline,
-    hypothesis_rows,
-)
+from harness.explain.answer import Explanation
+from harness.explain.report import ACCOUNT_HEADERS, HYPOTHESIS_HEADERS, LEGEND, account_rows, headline, hypothesis_rows
 
 _OWN_STYLE = """
 h1 { max-width: 60rem; text-wrap: pretty }

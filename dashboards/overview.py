@@ -10,12 +10,12 @@ from dashboards.frame import page, word
 from dashboards.markup import details, grid, items, line, text
 from dashboards.site import ScenarioView, Site, long_label, shown_number, state_of
 from dashboards.tables import Column, table
-from harness.pairs import Metric
-from harness.report import Report
-from harness.store import StoredRun
-from harness.trend import STALE_DAYS, Series, Status, Told, headline, night_of
-from harness.trend_report import history
-from harness.verdict import Verdict
+from harness.nightly.report import history
+from harness.nightly.series import STALE_DAYS, Series, Status, Told, headline, night_of
+from harness.results.report import Report
+from harness.store.runs import StoredRun
+from harness.verdict.compare import Verdict
+from harness.verdict.pairs import Metric
 
 _SPARK_NIGHTS = 45
 _WRONG = (Status.REGRESSED, Status.MISSING, Status.STALE, Status.ALERT)

@@ -17,11 +17,11 @@ from dashboards.scenario_page import scenario_page
 from dashboards.site import Site
 from dashboards.site_run import site_run
 from dashboards.standalone import vega_bundle
-from harness.archive import Kept
 from harness.errors import StoreError
-from harness.explain import Explanation
-from harness.store import rows_path
-from harness.summary import TIE
+from harness.explain.answer import Explanation
+from harness.results.lines import TIE
+from harness.store.archive import Kept
+from harness.store.runs import rows_path
 
 MARK = ".mtpbench-site"  # in every site: only such a folder is replaced
 Watch = Callable[[str, int, int], None]  # what, done, of

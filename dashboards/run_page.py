@@ -8,8 +8,8 @@ from pathlib import Path
 from dashboards.charts import panels
 from dashboards.markup import details, text
 from dashboards.standalone import standalone
-from harness.report import Report, build
-from harness.store import StoredRun
+from harness.results.report import Report, build
+from harness.store.runs import StoredRun
 
 
 def render(run: StoredRun, cache_dir: Path) -> str:

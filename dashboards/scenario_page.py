@@ -10,9 +10,9 @@ from dashboards.markup import details, items, text
 from dashboards.site import ScenarioView, Site, long_label, recent, shown_number
 from dashboards.tables import Column, table
 from harness.model import LoadLevel
-from harness.pairs import Metric, RowKey
-from harness.trend import Status, Told
-from harness.trend_report import history
+from harness.nightly.report import history
+from harness.nightly.series import Status, Told
+from harness.verdict.pairs import Metric, RowKey
 
 # Columns of the table of the last nights.
 _NOW = ("tpot_p50", "ttft_p50", "step_time_p50", "accept_length_mean", "output_throughput")

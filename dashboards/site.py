@@ -11,20 +11,22 @@ from functools import cached_property
 import numpy as np
 
 from dashboards.markup import slug
-from harness import stats, trend
-from harness.archive import Archive, Kept
-from harness.case import Subject
-from harness.comparable import differences, facts
 from harness.errors import MtpbenchError
-from harness.explain import Explanation, explain
-from harness.floor import Floors, pooled
-from harness.ledger import Ledger
+from harness.explain.answer import Explanation, explain
+from harness.explain.change import Subject
 from harness.model import LoadLevel
-from harness.pairs import DEFAULT_METRICS, Metric, Side, primary_name
-from harness.report import Report
-from harness.report import build as report_of
-from harness.store import StoredRun, load_run
-from harness.trend import Series, Told, night_of
+from harness.nightly import series as trend
+from harness.nightly.series import Series, Told, night_of
+from harness.results.report import Report
+from harness.results.report import build as report_of
+from harness.stats import inference
+from harness.store.ab_record import Side
+from harness.store.archive import Archive, Kept
+from harness.store.runs import StoredRun, load_run
+from harness.verdict.aa_floor import Floors, pooled
+from harness.verdict.accepted import Ledger
+from harness.verdict.facts import differences, facts
+from harness.verdict.pairs import DEFAULT_METRICS, Metric, primary_name
 
 # What the pages show beside the metrics that are judged.
 SHOWN = (
@@ -302,7 +304,7 @@ def recent(series: Series, told: Told | None = None) -> Recent:
     middle = float(np.exp(np.mean(logs)))
     if len(nights) < 2:
         return Recent(middle, middle, middle, len(nights))
-    low, high = stats.interval(stats.spread(logs))
+    low, high = inference.interval(inference.spread(logs))
     return Recent(middle, math.exp(float(low[0])), math.exp(float(high[0])), len(nights))
 
 

@@ -8,15 +8,15 @@ from dashboards.frame import figure, legend, page, word
 from dashboards.markup import details, grid, items, line, slug, text
 from dashboards.run_page import servers, sweep_table
 from dashboards.site import Site, state_of
-from harness.archive import Kept
-from harness.comparable import facts
-from harness.evidence import reasons
+from harness.checks.kernel_evidence import reasons
 from harness.model import Finding, LaunchRecord
-from harness.pairs import Metric
-from harness.report import Report
-from harness.session import sides
-from harness.verdict import compare
-from harness.verdict_report import rows_of, told
+from harness.results.report import Report
+from harness.store.ab_record import sides
+from harness.store.archive import Kept
+from harness.verdict.compare import compare
+from harness.verdict.facts import facts
+from harness.verdict.pairs import Metric
+from harness.verdict.report import rows_of, told
 
 _PANELS = ("tpot_p50", "ttft_p50", "output_throughput", "step_time_p50", "accept_length_mean")
 _NO_SERVER = '<p class="soft">No server was started.</p>'

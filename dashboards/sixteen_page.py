@@ -8,7 +8,7 @@ from dashboards.markup import text
 from dashboards.scenario_page import nights_figure, now_table
 from dashboards.site import CONCURRENCY, ScenarioView, Site, long_label
 from harness.model import LoadLevel
-from harness.pairs import Metric
+from harness.verdict.pairs import Metric
 
 FILE = "concurrency-16.html"
 LEVELS = (8, 16, 32)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboards.charts import vega_lite_version
 from dashboards.markup import script_json, text
-from harness.store import write_atomically
+from harness.store.runs import write_atomically
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0; --paper: #fff; --bad: #b3261e;

@@ -3,7 +3,7 @@
 
 def main() -> None:
     """The command line. Load processes import their parent's main module anew, this one: so it imports nothing else."""
-    from harness.cli import main as command_line
+    from harness.cli.app import main as command_line
 
     command_line()
 

@@ -316,9 +316,9 @@ class LaunchRecord:
     packages: dict[str, str] = field(default_factory=dict)  # versions in the server's own interpreter
     log: str = ""  # file name, beside this record
     verify: str = ""  # arm of the verify kernel that was asked for; empty: SGLang unhooked
-    evidence: tuple[dict[str, Any], ...] = ()  # what each of its processes wrote down, see harness/evidence.py
+    evidence: tuple[dict[str, Any], ...] = ()  # what each of its processes wrote down: checks/kernel_evidence.py
     accuracy: float | None = None  # share of GSM8K problems solved, where the scenario asks for it
-    outputs: tuple[Output, ...] = ()  # greedy answers to fixed prompts, see harness/outputs.py
+    outputs: tuple[Output, ...] = ()  # greedy answers to fixed prompts, see checks/same_answers.py
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

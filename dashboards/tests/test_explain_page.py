@@ -11,8 +11,8 @@ import pytest
 
 from dashboards.charts import account_panels
 from dashboards.explain_page import render
-from harness.cli_explain import subjects
-from harness.explain import Explanation, explain
+from harness.cli.explain import subjects
+from harness.explain.answer import Explanation, explain
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

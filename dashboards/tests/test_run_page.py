@@ -14,12 +14,12 @@ import pytest
 
 from dashboards.charts import PANELS, panels
 from dashboards.run_page import render
-from harness.checks import Expectations, findings
-from harness.frames import parquet, rows
-from harness.metrics import PassView, accept_length, distribution, step_time, tpot
-from harness.report import build, to_json, to_markdown
-from harness.store import StoredRun, load_run
-from harness.summary import summarise
+from harness.checks.passes import Expectations, findings
+from harness.metrics.definitions import PassView, accept_length, distribution, step_time, tpot
+from harness.results.lines import summarise
+from harness.results.report import build, to_json, to_markdown
+from harness.store.rows import parquet, rows
+from harness.store.runs import StoredRun, load_run
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RUNS = sorted(RESULTS.glob("*-h200-smoke*"))

@@ -20,13 +20,13 @@ from dashboards.markup import slug
 from dashboards.overview import findings
 from dashboards.publish import MARK, write_site
 from dashboards.site import Site, gather, recent
-from harness.archive import Archive, Kept, read_archive
 from harness.errors import MtpbenchError, StoreError
-from harness.ledger import Ledger
-from harness.ledger import load as load_ledger
 from harness.model import Finding
-from harness.sim_year import LAST_NIGHT, write_year
-from harness.store import QUARANTINE_FILE
+from harness.selftest.year import LAST_NIGHT, write_year
+from harness.store.archive import Archive, Kept, read_archive
+from harness.store.runs import QUARANTINE_FILE
+from harness.verdict.accepted import Ledger
+from harness.verdict.accepted import load as load_ledger
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 BUILT = "2026-11-30T06:00:00+00:00"

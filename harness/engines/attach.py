@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.client import ControlClient
 from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.llamacpp import LlamaCpp
 from harness.engines.sglang import Sglang
+from harness.fields import ServerSettings
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import ServerSettings
 
 
 class AttachSettings(ServerSettings):

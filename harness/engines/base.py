@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
-from harness.client import ControlClient
 from harness.engines.command import Command
 from harness.errors import InvalidLaunchError, ServerDiedError, WorkloadError
+from harness.fields import ServerSettings
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import ServerSettings
 
 S = TypeVar("S", bound=ServerSettings, contravariant=True)
 

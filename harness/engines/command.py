@@ -1,9 +1,27 @@
-"""What is started: an argument list, an environment, and how to clean up after it."""
+"""What is started: an argument list, an environment, how to clean up after it; docker or podman around it.
+
+Builds arguments only; nothing is started here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.fields import Container
+
+# Names the job of whose containers none may stay, however it ended: `ci/teardown.sh` removes those with its label.
+JOB, LABEL = "MTPBENCH_JOB", "mtpbench.job"
+# What ROCm needs to reach its GPUs: device nodes, their group, and ptrace for its debugger interfaces.
+_AMD = (
+    "--device=/dev/kfd",
+    "--device=/dev/dri",
+    "--group-add=video",
+    "--cap-add=SYS_PTRACE",
+    "--security-opt=seccomp=unconfined",
+)
 
 
 @dataclass(frozen=True)
@@ -16,3 +34,45 @@ class Command:
     inherit_env: tuple[str, ...] = ()  # names handed to a container, never recorded
     cwd: str | None = None  # where it is started; None: where mtpbench was
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
+
+
+def in_container(
+    command: Command,
+    container: Container,
+    vendor: Literal["amd", "nvidia"],
+    name: str,
+    gpus: tuple[int, ...],
+    mounts: Sequence[str] = (),
+) -> Command:
+    """`command` as a container that is removed when it ends, and by force at teardown.
+
+    The container shares the host's network, so the server listens on the host's 127.0.0.1 only. Its
+    environment is passed by value; the names in `pass_env` by name, so that secrets are in no argument list.
+    """
+    argv = [container.runtime, "run", "--rm", "--init", f"--name={name}", "--network=host"]
+    if job := os.environ.get(JOB):
+        argv.append(f"--label={LABEL}={job}")
+    argv += [f"--shm-size={container.shm_size}", *_devices(container, vendor, gpus)]
+    argv += [f"--volume={mount}" for mount in (*container.mounts, *mounts)]
+    env = dict(command.env)
+    if vendor == "nvidia":
+        # Only the chosen GPUs are visible inside, and they are numbered from 0 there.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(n) for n in range(len(gpus)))
+    argv += [f"--env={key}={value}" for key, value in env.items()]
+    argv += [f"--env={key}" for key in container.pass_env]
+    argv += [*container.extra_args, f"--entrypoint={command.argv[0]}", container.image]
+    return Command(
+        tuple(argv) + command.argv[1:],
+        cleanup=(container.runtime, "rm", "--force", name),
+        inherit_env=tuple(container.pass_env),
+        grace_s=command.grace_s,
+    )
+
+
+def _devices(container: Container, vendor: str, gpus: tuple[int, ...]) -> list[str]:
+    if vendor == "amd":
+        return list(_AMD)
+    if container.runtime == "podman":
+        return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
+    # docker parses the value as CSV, hence the quotes inside.
+    return ['--gpus="device=' + ",".join(map(str, gpus)) + '"']

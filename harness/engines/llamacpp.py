@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -12,19 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.client import ControlClient
+from harness.cores import usable_cores
 from harness.engines import tiny_gguf
-from harness.engines.base import (
-    LaunchContext,
-    ask_text,
-    ask_tokens,
-    first_model,
-    prometheus_counters,
-)
+from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
+from harness.fields import Count, ServerSettings, Strict, is_file
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import Count, ServerSettings, Strict, is_file
 
 TINY_MODEL = "tiny-qwen3.5-mtp"
 
@@ -111,7 +105,7 @@ class LlamaCpp:
         model = settings.model
         path = tiny_gguf.cache_path(context.cache_dir) if model == TINY_MODEL else Path(model)
         slots = settings.slots or context.max_concurrency
-        threads = settings.threads or max(1, (os.cpu_count() or 1) - 1)
+        threads = settings.threads or max(1, usable_cores() - 1)
         argv = [sys.executable, "-m", "harness.engines.llamacpp_server"]
         argv += ["--model", str(path), "--port", str(context.port), "--alias", context.identity]
         argv += [

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.settings import Count, Duration, ServerSettings, Strict
+from harness.fields import Count, Duration, ServerSettings, Strict
 
 FaultKind = Literal[
     "error_before_first",  # an error event in a 200 response, before any token

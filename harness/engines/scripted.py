@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.client import ControlClient
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.script import ScriptedSettings
+from harness.fields import ServerSettings
+from harness.http import ControlClient
 from harness.model import Output
-from harness.settings import ServerSettings
 
 
 class Scripted:

@@ -15,22 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.client import ControlClient
-from harness.container import in_container
 from harness.engines import tiny_qwen35
-from harness.engines.base import (
-    LaunchContext,
-    ask_outputs,
-    ask_text,
-    ask_tokens,
-    first_model,
-    prometheus_counters,
-)
-from harness.engines.command import Command
+from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model, prometheus_counters
+from harness.engines.command import Command, in_container
+from harness.engines.verify_plugin import python_path
 from harness.errors import ServerStartError
+from harness.fields import Container, Count, ServerSettings, Strict
+from harness.http import ControlClient
 from harness.model import Output
-from harness.plugin import python_path
-from harness.settings import Container, Count, ServerSettings, Strict
 
 SIMULATE = "SGLANG_SIMULATE_ACC_LEN"
 ARM_VARIABLE, EVIDENCE_VARIABLE = "MTPBENCH_VERIFY", "MTPBENCH_EVIDENCE"  # of kernel/sglang_plugin.py

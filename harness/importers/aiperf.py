@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.imported import Number, Point, Scalar
 from harness.importers.base import Document, Field, Item, Parsed, named
 from harness.importers.sglang_bench_serving import failures
 from harness.model import Finding
+from harness.store.imported_runs import Number, Point, Scalar
 
 _TAKEN = ("aiperf_version", "input_config", "start_time", "request_count", "error_summary", "was_cancelled")
 _STATISTICS = ("avg", "min", "max", "p50", "p90", "p95", "p99", "std")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import Problem, ResultFileError
-from harness.imported import Number, Point, Scalar
+from harness.store.imported_runs import Number, Point, Scalar
 
 MAX_BYTES = 128 * 2**20  # parsed, that is a gigabyte and more
 MAX_POINTS = 10_000

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from harness.imported import Number, Point
 from harness.importers.base import Document, Field, Item, Parsed, named
 from harness.importers.sglang_bench_serving import failures
+from harness.store.imported_runs import Number, Point
 
 _STATISTICS = ("mean", "median", "std_dev", "min", "max")
 _PERCENTILES = ("p50", "p90", "p95", "p99")

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from harness.imported import Point
 from harness.importers.base import MAX_POINTS, Document, Field, Item, Parsed, left_over, named
+from harness.store.imported_runs import Point
 
 _SETTINGS = (
     *("hw", "conc", "image", "model", "infmax_model_prefix", "framework", "precision", "spec_decoding", "mtp"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from harness.imported import UNLIMITED, Point
 from harness.importers.base import Document, Field, Item, Parsed, left_over
 from harness.model import Finding
+from harness.store.imported_runs import UNLIMITED, Point
 
 _SETTINGS = (
     *("tag", "backend", "dataset_name", "request_rate", "max_concurrency", "sharegpt_output_len"),

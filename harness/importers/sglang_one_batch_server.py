@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.imported import Point
 from harness.importers.base import Document, Field, Item, Parsed, left_over
+from harness.store.imported_runs import Point
 
 _SETTINGS = ("run_name", "batch_size", "input_len", "output_len")
 

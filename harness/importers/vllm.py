@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from harness.imported import Point
 from harness.importers.base import Document, Field, Item, Parsed, left_over
 from harness.importers.sglang_bench_serving import failures
+from harness.store.imported_runs import Point
 
 _SETTINGS = (
     *("backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness", "max_concurrency"),

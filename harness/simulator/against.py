@@ -15,18 +15,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.account import engine_steps
 from harness.errors import MtpbenchError
-from harness.metrics import PassView, distribution
+from harness.metrics.definitions import PassView, distribution
+from harness.metrics.tpot_account import engine_steps
 from harness.model import LoadLevel, Pass, PassKey
-from harness.plan import plan_launches
-from harness.scenario import Scenario
+from harness.results.lines import Line, summarise
+from harness.scenario.format import Scenario
+from harness.scenario.launch_plan import plan_launches
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
 from harness.simulator.simulate import AcceptLength, SimulatedLaunch
-from harness.store import StoredRun
-from harness.summary import Line, summarise
-from harness.tables import markdown_table, terminal_table
+from harness.store.runs import StoredRun
+from harness.text import markdown_table, terminal_table
 
 TARGET = 0.10  # of the median absolute error of TPOT
 _QUIET = {"noise": Injection(0.0)}

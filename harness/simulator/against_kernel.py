@@ -17,7 +17,7 @@ from harness.errors import MtpbenchError
 from harness.simulator import attention
 from harness.simulator.attention import Call
 from harness.simulator.hardware import Hardware
-from harness.tables import markdown_table, terminal_table
+from harness.text import markdown_table, terminal_table
 
 BENCH_VERSION = 1
 _PADDED_CONTEXT = 131072  # tokens that the benchmark's page tables cover

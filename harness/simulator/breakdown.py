@@ -13,9 +13,9 @@ from statistics import fmean
 from rich.console import RenderableType
 from rich.text import Text
 
-from harness.metrics import PassView, distribution
+from harness.metrics.definitions import PassView, distribution
 from harness.model import LoadLevel, Pass
-from harness.tables import markdown_table, terminal_table
+from harness.text import markdown_table, terminal_table
 
 PARTS = ("verify_attention", "draft", "gemm", "all_reduce", "other", "host_gap")
 HEADERS = ("TP", "conc.", "arm", *(part.replace("_", " ") for part in PARTS), "step", "prefill", "TPOT")

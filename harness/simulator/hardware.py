@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.errors import Problem, ScenarioError
-from harness.scenario_file import MAX_BYTES, KeyPath, problems_of, read_yaml
-from harness.settings import FROM_FILE, Count, Duration, Name, Strict
+from harness.fields import FROM_FILE, Count, Duration, Name, Strict
+from harness.scenario.yaml_file import MAX_BYTES, KeyPath, problems_of, read_yaml
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]

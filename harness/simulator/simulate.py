@@ -1,4 +1,4 @@
-"""A scenario's launches and passes, simulated: what `harness.experiment` does with real servers.
+"""A scenario's launches and passes, simulated: what `harness.run.experiment` does with real servers.
 
     simulate_run(scenario, hardware, seed=1, injected={"slower_kernel": Injection(0.1, ("mtp",))}) → passes
 
@@ -15,21 +15,21 @@ from random import Random
 
 import numpy as np
 
-from harness.checks import SIMULATED, Expectations, findings
+from harness.checks.passes import SIMULATED, Expectations, findings
 from harness.engines.registry import ENGINES
 from harness.engines.sglang import SglangSettings
 from harness.errors import MtpbenchError
-from harness.metrics import PassView
+from harness.metrics.definitions import PassView
 from harness.model import LoadLevel, Pass, PassKey, PassRecord
-from harness.plan import LaunchPlan, plan_launches
-from harness.scenario import Scenario
+from harness.scenario.format import Scenario
+from harness.scenario.launch_plan import LaunchPlan, plan_launches
+from harness.scenario.prompts import Block, draw_lengths, plan_blocks, poisson_offsets
 from harness.simulator.acceptance import Acceptance, Natural, OneByOne, Simulated
 from harness.simulator.causes import Injection, check, effects_in
 from harness.simulator.hardware import Hardware
 from harness.simulator.serving import Asked, Served, Server
 from harness.simulator.steps import STEP_PARTS, Serving, StepModel
-from harness.store import utc_now
-from harness.workload import Block, draw_lengths, plan_blocks, poisson_offsets
+from harness.store.runs import utc_now
 
 _FIRST_START = 100.0  # of the virtual clock
 _BETWEEN_PASSES = 1.0

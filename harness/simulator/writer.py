@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from harness import __version__
-from harness.checks import SIMULATED
+from harness.checks.passes import SIMULATED
 from harness.model import LaunchRecord, Pass
-from harness.plan import LaunchPlan, plan_launches
-from harness.scenario import Scenario
+from harness.scenario.format import Scenario
+from harness.scenario.launch_plan import LaunchPlan, plan_launches
 from harness.simulator.causes import Injection
 from harness.simulator.hardware import Hardware
 from harness.simulator.simulate import AcceptLength, serving_of, simulate_passes
-from harness.store import RunStore, utc_now
+from harness.store.runs import RunStore, utc_now
 
 
 def environment(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.account import Account, Batch
-from harness.case import Case, Subject, of_launches
+from harness.explain.change import Case, Subject, of_launches
+from harness.explain.launches import LaunchSeen, Seen
+from harness.metrics.tpot_account import Account, Batch
 from harness.model import LoadLevel
-from harness.observed import LaunchSeen, Seen
-from harness.pairs import Side
-from harness.scenario_file import parse
-from harness.store import StoredRun
+from harness.scenario.yaml_file import parse
+from harness.store.ab_record import Side
+from harness.store.runs import StoredRun
 
 C8, C16, C32 = LoadLevel(8), LoadLevel(16), LoadLevel(32)
 SCENARIO = """\

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import SCENARIO
 
-from harness.cli import main
-from harness.store import StoredRun, load_run
+from harness.cli.app import main
+from harness.store.runs import StoredRun, load_run
 
 
 def mtpbench(*args: object, cwd: Path, check: int | None = None, **env: str) -> subprocess.CompletedProcess[str]:

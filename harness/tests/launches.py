@@ -10,12 +10,12 @@ from typing import Any
 
 from conftest import SCENARIO, request
 
-from harness.frames import parquet
 from harness.model import Finding, LaunchRecord, LoadLevel, Pass, PassKey, PassRecord, RequestRecord
-from harness.pairs import Side
-from harness.scenario import Scenario
-from harness.scenario_file import parse
-from harness.store import RunStore, StoredRun, load_run, write_atomically
+from harness.scenario.format import Scenario
+from harness.scenario.yaml_file import parse
+from harness.store.ab_record import Side
+from harness.store.rows import parquet
+from harness.store.runs import RunStore, StoredRun, load_run, write_atomically
 
 TTFT = 0.05
 ENVIRONMENT = {"host": "a", "cores": 2, "commit": "1" * 40, "prompts": "p"}

@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from harness.dialects import DIALECTS, Prompt, Sampling
 from harness.engines.base import LaunchContext
-from harness.engines.process import server_process
 from harness.engines.script import ScriptedSettings
 from harness.engines.scripted import Scripted
-from harness.load import LoadJob, LoadResult, Workers
-from harness.records import PlannedRequest
-from harness.server import ServerProcess, free_port
+from harness.engines.server import ServerProcess, free_port, server_process
+from harness.load.dialects import DIALECTS, Prompt, Sampling
+from harness.load.requests import PlannedRequest
+from harness.load.workers import LoadJob, LoadResult, Workers
 
 ENGINE = Scripted()
 

@@ -37,7 +37,7 @@ SUPPORTED = ("0.5.16", "0.5.23")  # the versions that the engine, the scenarios 
 BEYOND_SGLANG = {"AITER_FLYDSL_FORCE": "AITER reads it (scenarios/mi355x-qwen35-fp4-tp2.yaml)"}
 
 _ENGINE = "harness/engines/sglang.py"
-_DIALECT = "harness/dialects.py"
+_DIALECT = "harness/load/dialects.py"
 _PLUGIN = "kernel/sglang_plugin.py"
 _RECIPE = "scenarios/mi355x-*.yaml"
 
@@ -467,7 +467,7 @@ _EVALUATOR = (
         _E(f"evaluator few_shot_gsm8k {flag}", _ENGINE, Text(_GSM8K, flag))
         for flag in ("--host", "--port", "--num-questions", "--parallel", "--data-path")
     ),
-    _E("evaluator few_shot_gsm8k prints Accuracy: ", "harness/accuracy.py", Text(_GSM8K, "Accuracy: ")),
+    _E("evaluator few_shot_gsm8k prints Accuracy: ", "harness/checks/gsm8k.py", Text(_GSM8K, "Accuracy: ")),
 )
 
 _METRICS = tuple(

@@ -1,0 +1,1 @@
+"""Is what was measured what was asked for? Passes, kernels, answers, accuracy."""

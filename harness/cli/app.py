@@ -1,0 +1,334 @@
+"""The command `mtpbench`: wiring only."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from harness import __version__
+from harness.cli import ab as cli_verdict
+from harness.cli import ci as cli_ci
+from harness.cli import doctor as cli_doctor
+from harness.cli import explain as cli_explain
+from harness.cli import imported as cli_import
+from harness.cli import publish as cli_publish
+from harness.cli import simulate as cli_simulate
+from harness.cli import store as cli_store
+from harness.cli import trend as cli_trend
+from harness.cli.common import (
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    Gpus,
+    Image,
+    check_format,
+    check_same_environment,
+    default_cache,
+    drive,
+    err,
+    from_image,
+    gpu_ids,
+    out,
+    show,
+    with_prompts,
+)
+from harness.cli.store import STORE_HELP, deliver, follow, local, local_run, spool
+from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
+from harness.machine.fingerprint import fingerprint
+from harness.machine.telemetry import open_source
+from harness.results.report import RENDERERS, build, to_rich
+from harness.run.dry_run import describe_run
+from harness.run.experiment import Experiment, Outcome
+from harness.run.launcher import Options
+from harness.run.progress import TerminalUi, print_error
+from harness.scenario import yaml_file
+from harness.scenario.format import Scenario
+from harness.scenario.problems import warnings
+from harness.store.imported_runs import is_imported
+from harness.store.manifest import reseal
+from harness.store.runs import RunStore, StoredRun, load_run
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Serving benchmark and regression suite for Qwen3.5 on SGLang with MTP speculative decoding.
+
+Start with `mtpbench run scenarios/quickstart.yaml`: it needs no GPU.
+Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted; `mtpbench ab --help` has more.""",
+)
+selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
+app.add_typer(selftest, name="selftest")
+cli_verdict.register(app)
+cli_explain.register(app, selftest)
+cli_trend.register(app, selftest)
+cli_publish.register(app, selftest)
+cli_simulate.register(app)
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; not with --resume.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print every command, environment and request count; start nothing."),
+    ] = False,
+    store: Annotated[str, typer.Option(help=STORE_HELP)] = "runs",
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with an interrupted run: the folder it printed."),
+    ] = None,
+    gpus: Gpus = "",
+    image: Image = "",
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first server that fails.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Write report.html at the end; `mtpbench report` can do it later.")
+    ] = True,
+) -> None:
+    """Measure: start the scenario's servers, drive the load, save, report.
+
+    Results are saved after each pass. Ctrl-C ends the servers and keeps what is finished; a second one kills. With the
+    URL of a store, the run is measured into ./runs and copied there.
+    """
+    ids = gpu_ids(gpus)
+    if (scenario is None) == (resume is None):
+        raise MtpbenchError("give either a scenario file or --resume RUN", "mtpbench run scenarios/quickstart.yaml")
+    if scenario is not None and dry_run:
+        out.print(Text(describe_run(from_image(yaml_file.load(scenario), image), ids, default_cache())), soft_wrap=True)
+        return
+    source = open_source()
+    environment = fingerprint(source)
+    folder, remote = spool(store)
+    opened, loaded = _open(scenario, resume, folder, environment, image)
+    follower = follow(opened, remote)
+    for warning in warnings(loaded):
+        err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
+    out.print(Text(f"results: {opened.path}"), soft_wrap=True)
+    try:
+        with TerminalUi(out) as ui:
+            options = Options(default_cache(), ids, fail_fast)
+            experiment = Experiment(loaded, opened, options, source, ui)
+            outcome = drive(experiment.run, experiment.launcher)
+        valid = _finish(opened, outcome, page)
+        if not deliver(opened.path, follower) or not valid:
+            raise typer.Exit(EXIT_INVALID)
+    except asyncio.CancelledError:
+        err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
+        err.print(Text(f"next: mtpbench run --resume {opened.path}"), soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        opened.close()
+
+
+def _open(
+    scenario: Path | None, resume: Path | None, root: Path, environment: dict[str, Any], image: str
+) -> tuple[RunStore, Scenario]:
+    if scenario is not None:
+        loaded = from_image(yaml_file.load(scenario), image)
+        text = scenario.read_text(encoding="utf-8")
+        return RunStore.create(root, loaded, text, with_prompts(environment, loaded)), loaded
+    assert resume is not None, "checked by run"
+    before = load_run(resume)
+    if before.simulated:
+        raise ResumeError(f"{resume} is simulated: there is nothing to measure", "mtpbench simulate makes it anew.")
+    check_same_environment(before, with_prompts(environment, before.scenario))
+    return RunStore.resume(resume), before.scenario
+
+
+def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> bool:
+    """Everything derived: rows, page, table. Raw results are safe by now. Is the result valid?"""
+    stored = load_run(store.path)
+    from harness.store.rows import parquet
+
+    rows = store.write_rows(parquet(stored))
+    page = _write_page(store, stored) if with_page else None
+    report = build(stored)
+    out.print(to_rich(report))
+    out.print(Text(f"rows: {rows}"), soft_wrap=True)
+    if page:
+        out.print(Text(f"page: {page}"), soft_wrap=True)
+    for _, error in outcome.failures:
+        print_error(err, error, error.hint, error.log_path, ())
+    return report.valid
+
+
+def _write_page(store: RunStore, stored: StoredRun) -> Path | None:
+    try:
+        from dashboards.run_page import render
+    except ImportError as error:
+        err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
+        return None
+    page = store.write_text("report.html", render(stored, default_cache()))
+    reseal(store.path, page)
+    return page
+
+
+@app.command()
+def report(
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, or its URL.")],
+    output: Annotated[str, typer.Option("--format", help="table, markdown, json or html.")] = "table",
+) -> None:
+    """Print a run's table again, as Markdown, as JSON, or write its report.html anew."""
+    run_path = local_run(run_name)
+    if is_imported(run_path):
+        if not cli_import.show_report(run_path, output, out):
+            raise typer.Exit(EXIT_INVALID)
+        return
+    check_format(output, RENDERERS, "html")
+    stored = load_run(run_path)
+    if output == "html":
+        page = _write_page(RunStore(run_path), stored)
+        if page is None:
+            raise typer.Exit(EXIT_INVALID)
+        out.print(Text(str(page)), soft_wrap=True)
+    else:
+        show(build(stored), output, to_rich, RENDERERS)
+
+
+@app.command()
+def validate(
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="Scenario files.")],
+) -> None:
+    """Check scenario files: every error with its file, line and key."""
+    problems = []
+    for path in scenarios:
+        try:
+            loaded = yaml_file.load(path)
+        except ScenarioError as error:
+            problems += error.problems
+            continue
+        sizes = "/".join(f"TP{tp}" for tp in loaded.tp)
+        out.print(Text(f"{path}: ok ({loaded.name}, {sizes}, arms: {', '.join(loaded.arms)})"), soft_wrap=True)
+        for warning in warnings(loaded):
+            out.print(Text(f"  note: {warning}", style="yellow"), soft_wrap=True)
+    if problems:
+        raise ScenarioError(problems)
+
+
+@app.command(name="list")
+def list_scenarios(
+    place: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder with scenario files, or with results; or a store's URL.")
+    ] = "scenarios",
+) -> None:
+    """List the scenarios in a folder with their questions, or the runs in a store."""
+    folder = local(place)
+    if cli_import.holds_runs(folder):
+        cli_import.list_runs(folder, out)
+        return
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise MtpbenchError(f"no *.yaml in {folder}", "Name the folder: mtpbench list FOLDER")
+    table = Table("file", "engine", "arms", "TP", "load", "question")
+    broken = []
+    for path in paths:
+        try:
+            loaded = yaml_file.load(path)
+        except ScenarioError as error:
+            broken += error.problems
+            continue
+        levels = ", ".join(level.label for level in loaded.levels())
+        cells = [
+            str(path),
+            loaded.server.engine,
+            ", ".join(loaded.arms),
+            ", ".join(map(str, loaded.tp)),
+        ]
+        table.add_row(*(Text(cell) for cell in (*cells, levels, loaded.question)))
+    out.print(table)
+    if broken:
+        raise ScenarioError(broken)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors: every key with its type and meaning."""
+    sys.stdout.write(json.dumps(Scenario.model_json_schema(), indent=1) + "\n")
+
+
+@app.command()
+def environment() -> None:
+    """Print this machine's fingerprint, as each run records it."""
+    sys.stdout.write(json.dumps(fingerprint(open_source()), indent=1) + "\n")
+
+
+@selftest.command()
+def client(
+    streams: Annotated[list[int], typer.Option("--streams", help="Concurrent streams; may be repeated.")] = [  # noqa: B006
+        1,
+        16,
+        64,
+        128,
+    ],
+) -> None:
+    """Compare the client's TTFT and TPOT with a scripted server's own time stamps, on this machine."""
+    from harness.selftest.client import check_client
+
+    table = Table("streams", "n", "metric", "median ms", "p90 ms", "p99 ms", "max ms", title="client's error")
+    for count in streams:
+        errors = asyncio.run(check_client(count))
+        for name in ("ttft", "tpot"):
+            cells = [f"{1e3 * value:.3f}" for value in errors.percentiles(name)]
+            table.add_row(str(count), str(len(errors.ttft)), name.upper(), *cells)
+    out.print(table)
+
+
+kernel_app = typer.Typer(no_args_is_help=True, help="The in-tree verify-attention kernel: needs the extra `kernel`.")
+app.add_typer(kernel_app, name="kernel")
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@kernel_app.command(context_settings=_PASS_ON)
+def inspect(context: typer.Context) -> None:
+    """Compile every configuration without a GPU; print registers, spills, LDS, matrix instructions (--arch gfx950)."""
+    _need_triton()
+    from kernel.offline import main as offline
+
+    raise typer.Exit(offline(context.args))
+
+
+@kernel_app.command(context_settings=_PASS_ON)
+def bench(context: typer.Context) -> None:
+    """Check, then time the kernel and what it is compared with, on this GPU (--shape targets --output FILE)."""
+    _need_triton()
+    from kernel.bench.__main__ import main as timed
+
+    raise typer.Exit(timed(context.args))
+
+
+def _need_triton() -> None:
+    for package in ("torch", "triton"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingPackageError(package, "The kernel", "kernel")
+
+
+cli_import.register(app, out)
+cli_doctor.register(app, out, err, default_cache)
+app.add_typer(cli_store.store_app, name="store")
+app.add_typer(cli_ci.ci_app, name="ci")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(__version__ + "\n")
+
+
+def main() -> None:
+    """Entry point: expected errors become a message and exit code 2."""
+    try:
+        app()
+    except MtpbenchError as error:
+        log, tail = (error.log_path, error.log_tail) if isinstance(error, ServerError) else (None, ())
+        print_error(err, error, error.hint, log, tail)
+        sys.exit(EXIT_INVALID)

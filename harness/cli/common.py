@@ -1,0 +1,126 @@
+"""What the verbs share: consoles, option types, the fingerprint of a run, and how Ctrl-C ends one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from harness.errors import MtpbenchError, ResumeError
+from harness.run.experiment import Outcome
+from harness.run.launcher import Launcher
+from harness.scenario.format import Scenario
+from harness.scenario.prompts import corpus_digest
+from harness.store.runs import StoredRun
+
+EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
+# A log file has no width: wide enough for every table.
+_WIDTH = None if sys.stdout.isatty() else 160
+out, err = Console(width=_WIDTH), Console(stderr=True)
+
+Renderer = Callable[[Any], str]
+ScenarioPath = Annotated[
+    Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML); not with --resume.")
+]
+Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
+
+Image = Annotated[
+    str, typer.Option(metavar="REFERENCE", help="Run the servers' containers from this image, pinned: NAME@sha256:…")
+]
+_DIGEST = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "mtpbench"
+
+
+def check_format(output: str, renderers: Iterable[str], *more: str) -> None:
+    """Raises MtpbenchError for an unknown --format: before the work, whose result could not be shown."""
+    known = ("table", *renderers, *more)
+    if output not in known:
+        raise MtpbenchError(f"--format {output!r} is unknown", f"One of: {', '.join(known)}.")
+
+
+def show(
+    document: Any, output: str, to_rich: Callable[[Any], RenderableType], renderers: Mapping[str, Renderer]
+) -> None:
+    """Prints a result in a format that `check_format` knows; all but a table go to standard output as they are."""
+    if output == "table":
+        out.print(to_rich(document))
+    else:
+        sys.stdout.write(renderers[output](document) + "\n")
+
+
+def gpu_ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
+
+
+def from_image(scenario: Scenario, image: str) -> Scenario:
+    """The scenario with its containers' image replaced. Raises MtpbenchError for a tag, which may move."""
+    if not image:
+        return scenario
+    if not _DIGEST.match(image):
+        raise MtpbenchError(
+            f"--image {image!r} is not pinned by a digest", "NAME@sha256:…, as `docker pull` prints it."
+        )
+    container = getattr(scenario.server, "container", None)
+    if container is None:
+        raise MtpbenchError(f"{scenario.name} runs no container", "Leave out --image.")
+    server = scenario.server.model_copy(update={"container": container.model_copy(update={"image": image})})
+    return scenario.model_copy(update={"server": server})
+
+
+def with_prompts(environment: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
+    """The fingerprint of a run: the machine's, and that of the texts from which this Python makes prompts."""
+    return {**environment, "prompts": corpus_digest(scenario.workload)}
+
+
+def check_same_environment(before: StoredRun, now: dict[str, Any]) -> None:
+    """Raises ResumeError where an interrupted run would go on in another environment."""
+    changed = sorted(
+        key for key in {*before.environment, *now} if key != "variables" and before.environment.get(key) != now.get(key)
+    )
+    if changed:
+        details = ", ".join(f"{k}: {before.environment.get(k)} → {now.get(k)}" for k in changed)
+        raise ResumeError(
+            f"this is no longer the environment in which the run began ({details})",
+            "Passes from two environments are no one result. Start a new run.",
+        )
+
+
+def drive(run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher) -> Outcome:
+    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave."""
+
+    async def main() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        interrupted = False
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            if interrupted:
+                for server in launcher.alive:
+                    server.kill()
+                os._exit(EXIT_INTERRUPTED)
+            interrupted = True
+            err.print(Text("ending the servers; once more kills them", style="bold yellow"))
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        return await run()
+
+    return asyncio.run(main())

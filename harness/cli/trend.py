@@ -1,0 +1,99 @@
+"""The verbs over many nights, and the check of the rules themselves: wiring only, registered by `harness.cli.app`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
+from harness.cli.common import check_format, err, out, show
+from harness.cli.store import local
+from harness.errors import MtpbenchError
+from harness.nightly import report as trend_report
+from harness.nightly import series as trends
+from harness.store.archive import read_archive
+from harness.verdict.accepted import FILE
+from harness.verdict.compare import EXIT_CODES
+from harness.verdict.pairs import DEFAULT_METRICS
+
+
+def register(app: typer.Typer, selftest: typer.Typer) -> None:
+    """Adds the verbs to the command line."""
+    app.command(epilog=EXIT_HELP)(trend)
+    selftest.command(name="stats")(check_statistics)
+
+
+def trend(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")] = "runs",
+    metric: Metrics = None,
+    scenario: Annotated[str, typer.Option(help="Only this scenario.")] = "",
+    renamed: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="A scenario that was renamed; may be repeated.")
+    ] = None,
+    today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
+    ledger: LedgerFile = Path(FILE),
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Print only the paired A/B of each unconfirmed alert, one a line.")
+    ] = False,
+    output: Format = "table",
+) -> None:
+    """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
+    check_format(output, trend_report.RENDERERS)
+    told = told_of(local(store), ledger, metric, scenario, renamed, today)
+    if commands:
+        sys.stdout.writelines(line + "\n" for line in trends.commands(told))
+        return
+    show(told, output, trend_report.to_rich, trend_report.RENDERERS)
+    code = EXIT_CODES[trends.headline(told)[0]]
+    if code:
+        raise typer.Exit(code)
+
+
+def told_of(
+    root: Path,
+    ledger: Path,
+    metric: Sequence[str] | None = None,
+    scenario: str = "",
+    renamed: Sequence[str] | None = None,
+    today: str = "",
+) -> list[trends.Told]:
+    """What is to be said of every series of a store."""
+    names = dict(renaming(text) for text in renamed or [])
+    wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
+    archive = read_archive(root)
+    for text in archive.left_out:
+        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    runs = [run for run in archive.nightly() if not wanted or run.scenario.name in wanted]
+    series = trends.build(runs, tuple(metric or DEFAULT_METRICS), names)
+    day = day_of(today)
+    return trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
+
+
+def check_statistics(
+    repetitions: Annotated[int, typer.Option(help="Simulated A/A comparisons of each kind.")] = 600,
+    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As it stands in docs/statistics.md.")] = False,
+) -> None:
+    """Simulate launches with known effects: false positives, power, pairs and nights until they are found."""
+    from harness.selftest.verdicts import everything, to_markdown, to_rich
+
+    lines = everything(repetitions, seed)
+    if markdown:
+        sys.stdout.write(to_markdown(lines))
+    else:
+        out.print(to_rich(lines))
+    if any(line.verdict == "MISSED" for line in lines):
+        raise typer.Exit(1)
+
+
+def renaming(text: str) -> tuple[str, str]:
+    """`old=new` → both names. Raises MtpbenchError."""
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise MtpbenchError(f"--renamed {text!r}: OLD=NEW is needed", "--renamed old-name=new-name")
+    return old, new

@@ -1,0 +1,1 @@
+"""The load: streams to a server with a time stamp for each event, from several processes."""

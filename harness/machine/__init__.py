@@ -1,0 +1,1 @@
+"""The machine that measures: its fingerprint, its GPUs' telemetry, and whether it is idle."""

@@ -1,0 +1,1 @@
+"""Many nights: series, changes, quarantined hosts, issues."""

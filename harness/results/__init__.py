@@ -1,0 +1,1 @@
+"""A stored run → its lines, and the report that every output shows."""

@@ -1,0 +1,1 @@
+"""A measurement: servers launched and proved, passes driven, all of it recorded."""

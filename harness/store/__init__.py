@@ -1,0 +1,1 @@
+"""Runs on disk and in object storage: written atomically, sealed, copied, verified, read back."""

@@ -1,0 +1,205 @@
+"""The CI's scripts and workflows: linted, safe where a pull request's code runs, and the whole chain on two cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.cli.common import from_image
+from harness.engines.command import Command, in_container
+from harness.errors import MtpbenchError
+from harness.fields import Container
+from harness.scenario.yaml_file import load, read_yaml
+from harness.store.manifest import SENTINEL_FILE
+from harness.store.runs import load_run
+
+ROOT = Path(__file__).parents[3]
+CI = ROOT / "ci"
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TOOLS = Path(sys.executable).parent
+STEPS = ["precheck", "aa", "run", "sentinel", "confirm", "trend", "publish", "issues", "verify", "upstream"]
+
+
+def tool(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in command], cwd=ROOT, capture_output=True, text=True, timeout=110)
+
+
+def test_scripts_and_workflows_are_linted() -> None:
+    scripts = [*CI.glob("*.sh"), ROOT / ".ci" / "run"]
+    for command in (
+        (TOOLS / "shellcheck", *scripts),
+        (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
+        (TOOLS / "zizmor", "--offline", "--no-progress", ROOT / ".github"),
+    ):
+        done = tool(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert all(os.access(script, os.X_OK) for script in scripts)
+
+
+def jobs(name: str) -> dict[str, Any]:
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    value, _ = read_yaml(text.replace("\non:", '\n"on":'), name)  # YAML takes a bare `on` for true
+    assert isinstance(value, dict)
+    assert value["permissions"] == {}  # each job names what it needs
+    return dict(value["jobs"])
+
+
+def test_a_pull_requests_code_runs_without_secrets_and_can_write_nothing() -> None:
+    found = jobs("ab")
+    for name, job in found.items():
+        text = json.dumps(job)
+        assert "secrets." not in text
+        if name != "measure":
+            assert "ref" not in json.dumps([step.get("with") for step in job["steps"]])
+            assert job["runs-on"] == "ubuntu-latest"
+    measure = found["measure"]
+    assert measure["needs"] == "gate"
+    assert measure["permissions"] == {"contents": "read"}
+    assert "github.token" not in json.dumps(measure)
+    assert found["tell"]["permissions"] == {"contents": "read", "checks": "write", "pull-requests": "write"}
+    for word in ("OWNER", "MEMBER", "COLLABORATOR", "author_association", "issue.pull_request"):
+        assert word in found["gate"]["if"]
+    assert "pull_request_target" not in "".join(path.read_text() for path in WORKFLOWS)
+
+
+@pytest.mark.parametrize("name", ["ab", "nightly", "test"])
+def test_workflows_are_thin_and_bounded(name: str) -> None:
+    for job in jobs(name).values():
+        assert job["timeout-minutes"]
+        for step in job["steps"]:
+            run = step.get("run", "")
+            assert "${{" not in run  # values reach a shell through its environment only
+            assert len(run.splitlines()) <= 4
+            if str(step.get("uses", "")).startswith("actions/checkout"):
+                assert step["with"]["persist-credentials"] is False
+    if name != "test":
+        measure = jobs(name)["measure"]
+        assert "vars.MTPBENCH_RUNNER" in measure["runs-on"]
+        down = [step for step in measure["steps"] if "teardown" in step.get("run", "")]
+        assert [step.get("if") for step in down] == [None, "always()"]
+        assert measure.get("concurrency", {}).get("group", "mtpbench-node") == "mtpbench-node"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "llamacpp"])
+def test_a_dry_run_prints_every_step_and_runs_none(tmp_path: Path, engine: str) -> None:
+    out = tmp_path / "out"
+    done = tool(CI / "nightly.sh", "--engine", engine, "--dry-run", "--out", out, "--skip", "upstream")
+    assert done.returncode == 0, done.stderr
+    printed = [line.split(": ")[1].partition("-")[0] for line in done.stdout.splitlines()]
+    assert list(dict.fromkeys(printed)) == STEPS
+    assert not out.exists()
+    if engine == "sglang":
+        assert "harness run scenarios/mi355x-qwen35-fp8-tp2.yaml --store runs" in done.stdout
+        assert "--need-gpu" in done.stdout
+    assert "Options:" in tool(CI / "nightly.sh", "--help").stdout
+
+
+def test_an_image_is_pinned_and_a_container_carries_its_jobs_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load(ROOT / "scenarios" / "mi355x-qwen35-fp8-tp2.yaml")
+    pinned = f"rocm/x@sha256:{'a' * 64}"
+    for arm in from_image(scenario, pinned).resolved_arms():
+        assert arm.server.container.image == pinned  # type: ignore[union-attr]
+    assert from_image(scenario, "") is scenario
+    for wrong in ("rocm/x:latest", "rocm/x@sha256:abc", f"a b@sha256:{'a' * 64}"):
+        with pytest.raises(MtpbenchError, match="not pinned by a digest"):
+            from_image(scenario, wrong)
+    with pytest.raises(MtpbenchError, match="runs no container"):
+        from_image(load(ROOT / "scenarios" / "quickstart.yaml"), pinned)
+
+    def argv() -> tuple[str, ...]:
+        return in_container(Command(("python3", "-m", "x")), Container(image=pinned), "amd", "name", (0,)).argv
+
+    for wanted in ("--device=/dev/kfd", "--device=/dev/dri", "--shm-size=32g", "--security-opt=seccomp=unconfined",
+                   "--cap-add=SYS_PTRACE", "--rm"):  # fmt: skip
+        assert wanted in argv()
+    assert not any("label" in word for word in argv())
+    monkeypatch.setenv("MTPBENCH_JOB", "nightly-7-1")
+    assert "--label=mtpbench.job=nightly-7-1" in argv()
+
+
+FAKE_GH = """#!/usr/bin/env bash
+case "$2" in
+repos/o/r/collaborators/ann/permission) echo write ;;
+repos/o/r/collaborators/bob/permission) echo read ;;
+repos/o/r/pulls/7) [ "$4" = .head.sha ] && echo HEAD || echo TARGET ;;
+repos/o/r/compare/TARGET...HEAD) echo BASE ;;
+*) echo "unexpected: $*" >&2; exit 9 ;;
+esac
+"""
+HEAD, TARGET, BASE = "a1b2c3d" + "0" * 33, "b" * 40, "c" * 40
+
+
+@pytest.mark.parametrize(
+    ("comment", "author", "said"),
+    [
+        ("/ab a1b2c3d", "ann", f"base={BASE}\nhead={HEAD}\nscenario=scenarios/mi355x-qwen35-tp1-reduced.yaml\n"),
+        (f"/ab {HEAD} h200-smoke\r\nthanks", "ann", f"base={BASE}\nhead={HEAD}\nscenario=scenarios/h200-smoke.yaml\n"),
+        ("/ab a1b2c3d", "bob", "bob may not write to this repository"),
+        ("/ab a1b2c3e", "ann", "the pull request is at a1b2c3d00000 now, not at a1b2c3e: look at it again"),
+        ("/ab", "ann", "name the commit that you have looked at"),
+        ("/ab a1b2", "ann", "name the commit that you have looked at"),
+        ("/ab a1b2c3d ../../etc/passwd", "ann", "no scenario is called so"),
+        ("/ab a1b2c3d nothing", "ann", "there is no scenarios/nothing.yaml"),
+        ("/ab a1b2c3d x y", "ann", "one scenario at a time"),
+        ("/ab $(touch gotcha) x", "ann", "name the commit"),
+        ("/abort a1b2c3d", "ann", "the comment is not"),
+        ("/ab a1b2c3d", "a/../b", "that is no pull request or no author"),
+    ],
+)
+def test_who_may_start_an_ab_of_what(tmp_path: Path, comment: str, author: str, said: str) -> None:
+    gh = FAKE_GH.replace("TARGET", TARGET).replace("HEAD", HEAD).replace("BASE", BASE)
+    (tmp_path / "gh").write_text(gh)
+    (tmp_path / "gh").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REPOSITORY": "o/r", "PULL_REQUEST": "7", "COMMENT": comment,
+           "COMMENT_AUTHOR": author}  # fmt: skip
+    done = subprocess.run([CI / "pr_gate.sh"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert said in (done.stdout or done.stderr)
+    assert (done.returncode == 0) == said.startswith("base=")
+    assert not (tmp_path / "gotcha").exists()
+
+
+@pytest.mark.parametrize(("job", "label"), [(["nightly-7-1"], "mtpbench.job=nightly-7-1"), ([], "mtpbench.job")])
+def test_teardown_removes_the_containers_of_a_job(tmp_path: Path, job: list[str], label: str) -> None:
+    docker = """#!/usr/bin/env bash
+echo "$*" >> "${0%/*}/calls"
+[ "$1" != ps ] || printf 'one\\ntwo\\n'
+"""
+    (tmp_path / "docker").write_text(docker)
+    (tmp_path / "docker").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([CI / "teardown.sh", *job], env=env, check=True, timeout=30)
+    listed, removed = (tmp_path / "calls").read_text().splitlines()
+    assert listed == f"ps --all --quiet --filter label={label}"
+    assert removed == "rm --force one two"
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(300)
+def test_the_whole_chain_on_the_embedded_engine(tmp_path: Path) -> None:
+    """Every step of a night for real: a model, an A/A, a sweep, the trend, pages, issues' texts, all files checked."""
+    store, out = tmp_path / "runs", tmp_path / "out"
+    env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    skip = ("--skip", "upstream")
+    done = subprocess.run(
+        [CI / "nightly.sh", "--engine", "llamacpp", "--store", store, "--out", out, "--pairs", "2", *skip],
+        env=env, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    Console(stderr=True).print(done.stdout[-4000:], markup=False)
+    assert done.returncode == 5, done.stdout + done.stderr  # NO_BASELINE: one night is no series
+    assert re.search(r"skipped: no GPU|GPU +memory", done.stdout)
+    runs = [load_run(path.parent) for path in sorted(store.glob("*/run.json"))]
+    assert [len(run.passes) for run in runs] == [4, 1]
+    assert len(list(store.glob(f"*/{SENTINEL_FILE}"))) == 1
+    assert (out / "trend.log").read_text().startswith("**NO\\_BASELINE: ")
+    assert json.loads((out / "issues" / "issues.json").read_text()) == []
+    assert "files of 2 runs are as they were written" in (out / "verify.log").read_text()
+    assert len(list(store.glob("rows/*/*.parquet"))) == 2
+    assert "nightly-cpu" in (out / "site" / "index.html").read_text()

@@ -1,0 +1,1 @@
+"""Base against head: pairs, facts that must agree, a verdict, and how it is told."""
