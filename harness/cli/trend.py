@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
+from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
 from harness.cli.common import check_format, err, out, show
 from harness.cli.store import local
 from harness.errors import MtpbenchError
@@ -44,6 +44,7 @@ def trend(
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
+    check_metrics(metric or ())
     told = told_of(local(store), ledger, metric, scenario, renamed, today)
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))

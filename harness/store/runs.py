@@ -26,7 +26,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -36,6 +36,7 @@ from typing import IO, Any
 from harness import __version__
 from harness.errors import ResumeError, StoreError
 from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
+from harness.redact import MASK, masked, masked_json, masked_text
 from harness.scenario.format import Scenario
 
 STORE_VERSION = 1  # 1: first
@@ -78,7 +79,7 @@ class StoredRun:
 
 def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str, Any]) -> dict[str, Any]:
     """What `run.json` holds."""
-    return {
+    head = {
         "store_version": STORE_VERSION,
         "mtpbench": __version__,
         "id": run,
@@ -86,6 +87,41 @@ def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str
         "scenario": scenario.model_dump(mode="json"),
         "environment": environment,
     }
+    return dict(masked_json(head))
+
+
+def variables_of(scenario: Scenario) -> dict[str, str]:
+    """Every variable that a scenario gives to its servers."""
+    out = dict(scenario.server.env)
+    for changes in scenario.arms.values():
+        own = changes.get("env")
+        out |= {name: value for name, value in own.items() if isinstance(value, str)} if isinstance(own, dict) else {}
+    return out
+
+
+def with_secrets(scenario: Scenario, known: Mapping[str, str]) -> Scenario:
+    """A stored scenario with the secrets that were not written down, from the variables of this process.
+
+    Raises ResumeError that names those which are not set.
+    """
+    hidden = [name for name, value in variables_of(scenario).items() if MASK in value]
+    missing = [name for name in hidden if name not in known]
+    if missing:
+        names = ", ".join(missing)
+        raise ResumeError(
+            f"{names} of this run's scenario is a secret, which is not written down",
+            f"Set it in the environment: {missing[0]}=… mtpbench …, or better, name it in container.pass_env.",
+        )
+
+    def filled(env: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: known[name] if name in hidden else value for name, value in env.items()}
+
+    server = scenario.server.model_copy(update={"env": filled(scenario.server.env)})
+    arms = {
+        name: {**changes, "env": filled(changes["env"])} if isinstance(changes.get("env"), dict) else changes
+        for name, changes in scenario.arms.items()
+    }
+    return scenario.model_copy(update={"server": server, "arms": arms})
 
 
 class RunStore:
@@ -110,7 +146,7 @@ class RunStore:
         except OSError as error:
             raise _explain(error, store.path) from error
         store.lock()
-        store.write_text("scenario.yaml", scenario_text)
+        store.write_text("scenario.yaml", masked_text(scenario_text, variables_of(scenario)))
         store._write_json("run.json", head_of(store.path.name, utc_now(), scenario, environment))
         return store
 
@@ -123,7 +159,10 @@ class RunStore:
         return store
 
     def lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
+        try:
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise _explain(error, self.path / ".lock") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -149,7 +188,9 @@ class RunStore:
         base = f"passes/{record.key.slug}"
         if not record.complete:
             base = f"passes/failed/{record.key.slug}-s{record.server_start}"
-        lines = "".join(json.dumps(r.to_json(), separators=(",", ":")) + "\n" for r in requests)
+        lines = "".join(
+            json.dumps(replace(r, error=masked(r.error)).to_json(), separators=(",", ":")) + "\n" for r in requests
+        )
         # mtime=0: equal content gives equal bytes.
         requests_file = self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
         self.on_pass((requests_file, self._write_json(f"{base}.json", record.to_json())))
@@ -176,7 +217,7 @@ class RunStore:
         return len(list((self.path / "launches").glob(f"{slug}-s*.log")))
 
     def write_text(self, name: str, text: str) -> Path:
-        return self._write(name, text.encode())
+        return self._write(name, masked(text).encode("utf-8", "replace"))
 
     def write_rows(self, parquet: bytes) -> Path:
         path = rows_path(self.path)
@@ -187,7 +228,8 @@ class RunStore:
         return write_atomically(path, parquet)
 
     def _write_json(self, name: str, value: dict[str, Any]) -> Path:
-        return self._write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+        text = json.dumps(masked_json(value), indent=1, allow_nan=False)
+        return self._write(name, (text + "\n").encode())
 
     def _write(self, name: str, content: bytes) -> Path:
         return write_atomically(self.path / name, content)
