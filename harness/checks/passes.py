@@ -20,7 +20,7 @@ MIN_PIECES_TOKENS = 32
 MAX_CLIENT_ERROR = 0.05
 THROTTLED = 0.8  # mean clock ÷ the highest seen in the pass: a clock that dips in each prefill stays above it
 MAX_LATENESS = 0.05  # seconds that an open loop's request may be sent after its time
-MAX_LATE = 0.01  # of an open loop's requests
+MAX_LATE = 0.1  # of an open loop's requests: beyond it the load is another one, below it TTFT holds the wait
 
 # On every launch and pass that the simulator made.
 SIMULATED = Finding("simulated", "SIMULATED: computed from a model of the machine, no server ran")
@@ -102,14 +102,14 @@ def _lateness(view: PassView, _: Expectations) -> Iterator[Finding]:
         return
     late = [value for r in view.requests if (value := lateness(r)) > MAX_LATENESS]
     achieved, asked = arrival_rate(view), view.source.record.key.level.rate
-    if len(late) > MAX_LATE * len(view.requests):
+    if late:
         sent = f"; {achieved:.1f} a second were sent, {asked:g} were asked for" if achieved is not None else ""
         yield Finding(
             "sent_late",
             f"{len(late)} of {len(view.requests)} requests were sent up to {format_duration(max(late))} after their "
-            f"time, at most {peak_in_flight(view.requests)} in flight{sent}: this is not the open loop that was asked "
-            "for. Raise max_in_flight, or ask for a lower rate.",
-            invalid=True,
+            f"time, at most {peak_in_flight(view.requests)} in flight{sent}. Their TTFT counts from their time. Raise "
+            "max_in_flight, or ask for a lower rate.",
+            invalid=len(late) > MAX_LATE * len(view.requests),
         )
 
 

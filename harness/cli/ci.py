@@ -18,6 +18,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli import night
 from harness.cli.ab import THEMES, LedgerFile, PictureUrl, Store, WhyFile, stored_comparison, why_of
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
 from harness.cli.store import local
@@ -43,6 +44,7 @@ _WAIT_S = 15.0
 Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
 ci_app = typer.Typer(no_args_is_help=True, help="What automation calls; each also works by hand: docs/ci.md.")
+night.register(ci_app)
 
 
 @ci_app.command()

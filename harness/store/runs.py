@@ -41,6 +41,7 @@ from harness.scenario.format import Scenario
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see ab_record.py
+NIGHTS = "nights"  # beside the runs: what each night was told to measure, see nightly/night.py
 QUARANTINE_FILE = (
     "quarantine.json"  # {"reason", "since"}, and "released" once it judges again: see nightly/quarantine.py
 )
