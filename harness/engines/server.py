@@ -25,6 +25,8 @@ _POLL_S = 0.25
 _DEATH_S = 1.5
 _TAIL_LINES = 15
 _TAIL_BYTES = 64_000
+_ASKS = 3  # of a server that does not answer: one lost connection is no death
+_LOG_BYTES = 16 * 2**20  # of a pass: a server that logs a gigabyte is read from its end
 _HEALTH_TIMEOUT_S = 1.5  # with the stall timeout of 8 s, a wedged server is noticed within 10 s
 
 # What a server may inherit: enough to find libraries, caches and GPUs; the rest is the scenario's business.
@@ -206,10 +208,12 @@ class ServerProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, offset: int) -> list[str]:
-        """Lines written to the log after `offset` bytes."""
+        """Lines written to the log after `offset` bytes, of more than 16 MB the last."""
         with self.log_path.open("rb") as log:
-            log.seek(offset)
-            return log.read().decode(errors="replace").splitlines()
+            start = max(offset, self.log_size() - _LOG_BYTES)
+            log.seek(start)
+            lines = log.read(_LOG_BYTES).decode(errors="replace").splitlines()
+        return lines[1:] if start > offset else lines
 
     def tail(self) -> tuple[str, ...]:
         """The last lines of the log."""
@@ -221,6 +225,30 @@ class ServerProcess:
     def last_line(self) -> str:
         tail = self.tail()
         return tail[-1].strip() if tail else ""
+
+
+async def check_answers(base_url: str, health_path: str) -> None:
+    """Of a server that is not ours to watch, once a request has failed: raises ServerDiedError if nobody answers."""
+    async with ControlClient(base_url) as http:
+        for _ in range(_ASKS):
+            reply = await http.get(health_path, timeout_s=_HEALTH_TIMEOUT_S)
+            if reply.status:
+                return
+            await asyncio.sleep(_POLL_S)
+    raise ServerDiedError(
+        f"the server at {base_url} no longer answers: {reply.text[:200]}", "Start it again, then run with --resume."
+    )
+
+
+def check_silence(silent_s: float, limit_s: float, in_flight: int, server: ServerProcess | None) -> None:
+    """Whatever a server says of its health: from one that sends nothing for so long nothing will come."""
+    if silent_s > limit_s:
+        raise ServerWedgedError(
+            f"nothing at all arrived for {silent_s:.0f} s while {in_flight} requests waited",
+            "If one prefill really takes that long, raise server.silence_timeout.",
+            log_path=server.log_path if server else None,
+            log_tail=server.tail() if server else (),
+        )
 
 
 async def check_wedged(

@@ -242,6 +242,18 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
+def why_no_stream(content_type: str, content_encoding: str) -> str:
+    """Why an answer with these headers is no stream of events that can be timed; empty where it is one."""
+    if content_encoding.strip().lower() not in ("", "identity"):
+        return (
+            f"the answer is compressed ({content_encoding.strip()[:20]}), which was not asked for: does a proxy stand "
+            "between here and the server?"
+        )
+    if content_type.strip().lower().startswith(("application/json", "text/html")):
+        return f"the answer is no stream of events but {content_type.strip()[:40]}: can the server stream?"
+    return ""
+
+
 class _UnreadableError(Exception):
     """An event says something that can't be; its message goes on after "an event can't be read: "."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from harness.http import HEADERS
-from harness.load.dialects import Payload
+from harness.load.dialects import Payload, why_no_stream
 from harness.load.sse import EventParser
 from harness.load.transport import StampedTransport, Stamps
 
@@ -89,6 +89,10 @@ class StreamClient:
             if response.status_code != 200:
                 text = (await response.aread())[:500].decode(errors="replace")
                 raw.outcome, raw.error = "refused", f"HTTP {response.status_code}: {text}"
+                return
+            headers = response.headers
+            if why := why_no_stream(headers.get("content-type", ""), headers.get("content-encoding", "")):
+                raw.outcome, raw.error = "refused", why
                 return
             async for chunk in response.aiter_raw():
                 now = self._stamps.read

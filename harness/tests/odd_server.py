@@ -235,16 +235,22 @@ class OddServer:
         await write.drain()
 
     async def _handle(self, read: asyncio.StreamReader, write: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = (await read.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                method, path, _ = head[0].split()
-                known = {key.lower(): value for key, _, value in (line.partition(": ") for line in head[1:])}
-                body = await read.readexactly(int(known.get("content-length", "0")))
-                await self._answer(method, path, json.loads(body) if body else {}, write)
-                if known.get("connection", "").lower() == "close" or 0 <= self.refuse_after < self.requests:
-                    break
-        write.close()
+        try:
+            await self._talk(read, write)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            write.close()
+
+    async def _talk(self, read: asyncio.StreamReader, write: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await read.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            method, path, _ = head[0].split()
+            known = {key.lower(): value for key, _, value in (line.partition(": ") for line in head[1:])}
+            body = await read.readexactly(int(known.get("content-length", "0")))
+            await self._answer(method, path, json.loads(body) if body else {}, write)
+            if known.get("connection", "").lower() == "close" or 0 <= self.refuse_after < self.requests:
+                return
 
     async def _listen(self) -> None:
         self._free = asyncio.Semaphore(self.slots)
@@ -271,6 +277,7 @@ class OddServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.05)  # transports close in the loop's next turns
 
 
 async def _reply(write: asyncio.StreamWriter, value: object, status: int = 200) -> None:
