@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ _POLL_S = 0.25
 _DEATH_S = 1.5
 _TAIL_LINES = 15
 _TAIL_BYTES = 64_000
+_KILL_S = 15.0  # that a guardian may take to kill a server and remove its container
 _ASKS = 3  # of a server that does not answer: one lost connection is no death
 _LOG_BYTES = 16 * 2**20  # of a pass: a server that logs a gigabyte is read from its end
 _HEALTH_TIMEOUT_S = 1.5  # with the stall timeout of 8 s, a wedged server is noticed within 10 s
@@ -69,6 +71,7 @@ class ServerProcess:
         self._health_path, self._ready_timeout = health_path, ready_timeout_s
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = secrets.token_hex(8)
         self.ready_seconds = 0.0
 
     async def __aenter__(self) -> ServerProcess:
@@ -104,8 +107,13 @@ class ServerProcess:
             "--",
         ]
         argv += self.command.argv
-        environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
-        log = self.log_path.open("ab")
+        environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1", guardian.MARK: self._mark}
+        try:
+            log = self.log_path.open("ab")
+        except OSError as error:
+            raise ServerStartError(
+                f"can't write {self.log_path}: {error.strerror}", "Choose another --store."
+            ) from error
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -193,11 +201,25 @@ class ServerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, at once: the second Ctrl-C."""
-        if self._process is not None and self._process.poll() is None:
+        """All that came of this server, its container too, at once: the second Ctrl-C. Safe to call twice."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGUSR1)  # the guardian kills, and removes the container
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_S)
+        if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._process.returncode < 0:  # somebody killed the guardian: what it would have done is left to us
+            for pid in guardian.with_mark(self._mark):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.command.cleanup:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    subprocess.run(self.command.cleanup, stdin=subprocess.DEVNULL, check=False, timeout=60)
 
     @property
     def pid(self) -> int:
