@@ -56,12 +56,12 @@ def test_what_a_killed_publish_left_is_swept_and_its_old_site_comes_back(tmp_pat
 def test_killed_at_any_moment(tmp_path: Path, cache: Path) -> None:
     """Never a half site, and always repeatable."""
     draw = random.Random(15)
-    write_year(tmp_path / "store", nights=2)
+    write_year(tmp_path / "store", nights=1)
     command = [sys.executable, "-m", "harness", "publish", "store", "site"]
     env = {**os.environ, "XDG_CACHE_HOME": str(cache.parent)}
     subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, timeout=100)
     pages = sorted(path.relative_to(tmp_path) for path in (tmp_path / "site").rglob("*"))
-    for _ in range(int(os.environ.get("MTPBENCH_KILLS", "2"))):
+    for _ in range(int(os.environ.get("MTPBENCH_KILLS", "1"))):
         running = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(draw.uniform(1.5, 5.0))
         running.send_signal(signal.SIGKILL)

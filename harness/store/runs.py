@@ -38,6 +38,7 @@ from harness.errors import ResumeError, StoreError
 from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
 from harness.redact import MASK, masked, masked_json, masked_text
 from harness.scenario.format import Scenario
+from harness.store import shapes
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see ab_record.py
@@ -46,6 +47,7 @@ QUARANTINE_FILE = (
     "quarantine.json"  # {"reason", "since"}, and "released" once it judges again: see nightly/quarantine.py
 )
 
+_MOST_ROWS = 100_000  # arms × TP × levels of a scenario
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -286,12 +288,16 @@ def load_head(path: Path) -> StoredRun:
     if version != STORE_VERSION:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
     with _damage(path / "run.json"):
+        created_at = str(head["created_at"])
+        if not 2000 <= datetime.fromisoformat(created_at.replace("Z", "+00:00")).year <= 2200:
+            raise ValueError(f"it was begun at {created_at}")
+        shapes.plain(head["environment"], "environment")
         return StoredRun(
             path=path,
             id=str(head["id"]),
-            created_at=str(head["created_at"]),
+            created_at=created_at,
             scenario=_scenario(path, head["scenario"]),
-            environment=dict(head["environment"]),
+            environment=_environment(head["environment"]),
             launches=tuple(_launch_records(path)),
             passes=(),
             failed=(),
@@ -314,6 +320,16 @@ def load_run(path: Path) -> StoredRun:
     )
 
 
+def _environment(found: dict[str, Any]) -> dict[str, Any]:
+    """A fingerprint. What the simulator adds has a form of its own, which reports rely on."""
+    made = found.get("simulated")
+    if made is not None:
+        str(made["hardware"]["name"]), int(made["seed"])
+        for one in made["injected"].values():
+            float(one["size"]), list(one.get("arms") or [])
+    return dict(found)
+
+
 def _quarantine(path: Path) -> str:
     """Why a run's numbers judge nothing; empty where they do."""
     file = path / QUARANTINE_FILE
@@ -327,10 +343,15 @@ def _launch_records(path: Path) -> list[LaunchRecord]:
 
 def _scenario(path: Path, stored: Any) -> Scenario:
     """As it was run: an A/B that was decided early is complete with the pairs that it took."""
+    shapes.plain(stored, "scenario")
     scenario = Scenario.model_validate(stored)
+    if scenario.baseline_arm not in [arm.name for arm in scenario.resolved_arms()]:
+        raise ValueError(f"its baseline {scenario.baseline_arm!r} is not one of its arms")
+    if not 1 <= len(scenario.levels()) * len(scenario.arms) * len(scenario.tp) <= _MOST_ROWS:
+        raise ValueError("it has no row, or absurdly many")
     session = read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
     finished = session.get("finished_pairs")
-    return scenario.model_copy(update={"launches": finished}) if isinstance(finished, int) else scenario
+    return scenario.model_copy(update={"launches": finished}) if type(finished) is int and finished > 0 else scenario
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:
@@ -349,13 +370,25 @@ def _profiled(path: Path, record: PassRecord) -> PassRecord:
 def read_pass(path: Path) -> PassRecord:
     """A pass without its requests. Raises StoreError."""
     with _damage(path):
-        return PassRecord.from_json(read_json(path))
+        record = PassRecord.from_json(read_json(path))
+        check_record(record)
+        return record
 
 
 def read_launch(path: Path) -> LaunchRecord:
     """One server start. Raises StoreError."""
     with _damage(path):
-        return LaunchRecord.from_json(read_json(path))
+        record = LaunchRecord.from_json(read_json(path))
+        shapes.check(record, LaunchRecord)
+        return record
+
+
+def check_record(record: PassRecord) -> None:
+    """Raises ValueError for a pass that can't be, whatever its file says."""
+    shapes.check(record, PassRecord)
+    key = record.key
+    if key.launch < 0 or key.index < 0 or key.tp < 1 or record.t_end < record.t_start:
+        raise ValueError("its key or its times can't be")
 
 
 @contextlib.contextmanager
@@ -363,16 +396,18 @@ def _damage(path: Path) -> Iterator[None]:
     """Whatever a record's content does to its reader becomes a StoreError that names the file."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: {error!r}", "Move it away to read the rest of the run.") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        why = f"{error!r}"[:300]
+        raise StoreError(f"{path} is damaged: {why}", "Move it away to read the rest of the run.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises StoreError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} can't be read: {error}", "Is this the folder of a run?") from error
+    except (OSError, RecursionError, ValueError) as error:
+        why = f"{error}"[:300]
+        raise StoreError(f"{path} can't be read: {why}", "Is this the folder of a run?") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path} is damaged: a JSON object is expected")
     return value
@@ -382,6 +417,22 @@ def read_requests(path: Path) -> tuple[RequestRecord, ...]:
     """The requests of a pass. Raises StoreError."""
     try:
         text = gzip.decompress(path.read_bytes()).decode()
-        return tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
-    except (OSError, EOFError, zlib.error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: {error!r}", "Move its pass away to read the rest.") from error
+        found = tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
+        for one in found:
+            _check_request(one)
+        return found
+    except (
+        *(OSError, EOFError, zlib.error, RecursionError),
+        *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    ) as error:
+        why = f"{error!r}"[:300]
+        raise StoreError(f"{path} is damaged: {why}", "Move its pass away to read the rest.") from error
+
+
+def _check_request(one: RequestRecord) -> None:
+    shapes.check(one, RequestRecord)
+    counts = (one.prompt_tokens, one.completion_tokens, one.cached_tokens, one.verify_steps, one.input_tokens_asked)
+    if min((count for count in counts if count is not None), default=0) < 0 or one.t_end < one.t_send:
+        raise ValueError("its counts or its times can't be")
+    if one.ok and not one.events:
+        raise ValueError("it is ok, and nothing arrived")
