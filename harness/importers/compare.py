@@ -109,7 +109,8 @@ def compare_imported(
     names = metrics or IMPORTERS[first.origin.format].headline
     have = sorted({n.name for run in (*base, *head) for point in run.points for n in point.numbers if _usable(n)})
     if unknown := [name for name in metrics if name not in have]:
-        raise MtpbenchError(f"{', '.join(unknown)} is in none of these results", f"--metric NAME: {', '.join(have)}")
+        what = f"no number of {', '.join(unknown)} is in any of these results"
+        raise MtpbenchError(what, f"--metric NAME with one of: {', '.join(have)}")
     ours, theirs = _points(base), _points(head)
     rows = _rows(ours, theirs, names)
     if not rows:

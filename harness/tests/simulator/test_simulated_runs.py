@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from conftest import one_pass, request
 from rich.console import Console
-from test_simulator import H200, ROOT, scenario, step_model, still
 
 from harness.checks.passes import SIMULATED
 from harness.cli.app import main
@@ -30,6 +29,7 @@ from harness.simulator.steps import graph_sizes
 from harness.simulator.writer import environment, write_run
 from harness.store.ab_record import Side
 from harness.store.runs import RunStore, StoredRun, load_run
+from harness.tests.simulator.test_simulator import H200, ROOT, scenario, step_model, still
 from harness.verdict.compare import Verdict, compare
 
 
