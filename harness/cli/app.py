@@ -143,7 +143,8 @@ def _open(
     if before.simulated:
         raise ResumeError(f"{resume} is simulated: there is nothing to measure", "mtpbench simulate makes it anew.")
     check_same_environment(before, with_prompts(environment, before.scenario))
-    return RunStore.resume(resume), with_secrets(before.scenario, os.environ)
+    whole = with_secrets(before.scenario, os.environ)
+    return RunStore.resume(resume), whole
 
 
 def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> bool:

@@ -14,6 +14,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               manifest.json                  written last: every file with its SHA-256, see manifest.py
               quarantine.json                its host was unsteady: the run is kept and judges nothing
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
+ROOT/nights/<day>-<job>.json                 what a night was told to measure, and how its steps ended
 """
 
 from __future__ import annotations
