@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from harness.text import inert
+
 _SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,119}")
 
 
 def text(value: object) -> str:
     """Inert in text and in quoted attributes."""
-    return html.escape(str(value), quote=True)
+    return html.escape(inert(str(value)), quote=True)
 
 
 def script_json(value: object) -> str:

@@ -79,7 +79,7 @@ def parse(text: str) -> Listing:
 
 def _instruction(name: str, rest: str, text: str) -> Instruction:
     name = re.sub(r"_e(32|64)$", "", name)
-    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", rest)] if rest else []
+    parts = [part.strip() for part in re.split(r",(?![^\[(]*[\])])", rest)] if rest else []
     modifiers: dict[str, str] = {}
     if parts:
         # The last operand carries the modifiers, separated by spaces.

@@ -65,6 +65,8 @@ def run_lds(wave: Wave, ins: Instruction, lds: Bytes) -> None:
     name, lanes = ins.name, _lanes(wave)
     if name == "ds_bpermute_b32":
         _exchange(wave, ins)
+    elif name == "ds_swizzle_b32":
+        _swizzle(wave, ins)
     elif name in ("ds_read_b64_tr_b8", "ds_read_b64_tr_b16"):
         _read_transposed(wave, ins, lds, int(name.removeprefix("ds_read_b64_tr_b")) // 8)
     elif pair := _PAIR.match(name):
@@ -108,6 +110,15 @@ def _exchange(wave: Wave, ins: Instruction) -> None:
     active = wave.active
     given = np.ones(64, bool) if active is None else active
     wave.set_vector(first(target), np.where(given[lane], wave.vector(source)[lane], 0))
+
+
+def _swizzle(wave: Wave, ins: Instruction) -> None:
+    """Lanes whose numbers differ in one bit exchange values: the only pattern that Triton uses."""
+    target, source = ins.operands
+    pattern = re.match(r"^swizzle\(SWAP,(\d+)\)$", ins.modifiers.get("offset", ""))
+    if pattern is None or wave.active is not None:
+        raise UnknownInstruction(ins)
+    wave.set_vector(first(target), wave.vector(source)[LANES ^ int(pattern[1])])
 
 
 def _read_transposed(wave: Wave, ins: Instruction, lds: Bytes, width: int) -> None:

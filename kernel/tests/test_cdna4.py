@@ -13,7 +13,7 @@ from kernel.config import ONE_WAVE, TWO_WAVES
 from kernel.tests.compilers import HAS_TRITON, INSTALLED, VERSIONS, compiler
 from kernel.tests.emulated import Case, Listings, Result, run
 
-# Instructions, and vector and matrix cycles, for each KB of KV: by GROUP, ROWS and shape. Triton 3.7 may take 8 % more.
+# Instructions, and vector and matrix cycles, for each KB of KV: by GROUP, ROWS and shape.
 BUDGETS: dict[tuple[int, int, str], tuple[float, float]] = {
     (16, 64, ONE_WAVE): (22.6, 46.5),
     (16, 64, TWO_WAVES): (34.5, 48.5),
@@ -22,7 +22,8 @@ BUDGETS: dict[tuple[int, int, str], tuple[float, float]] = {
     (16, 16, ONE_WAVE): (10.1, 12.2),
     (8, 16, ONE_WAVE): (10.1, 12.2),
 }
-OLDER_TRITON = 1.08
+# LLVM packs fewer instructions in pairs for Triton 3.7, which puts a barrier between copies, too.
+OLDER_TRITON = {key: (limits[0] * 1.1, limits[1] * 1.05) for key, limits in BUDGETS.items()}
 # Relative error of the partial results' sum, before it is rounded to bf16; bf16 itself adds 1.7e-3.
 MAX_ERROR = 8e-4
 MAX_WORST_ROW = 2e-3
@@ -38,7 +39,7 @@ def shape_of(row: dict[str, Any]) -> tuple[int, int, str]:
 def check_costs(rows: list[dict[str, Any]], triton: str) -> set[tuple[int, int, str]]:
     """Hold every kernel for gfx950 against its budget; the shapes that had one."""
     seen = set()
-    factor = OLDER_TRITON if triton.startswith("3.7.") else 1.0
+    budgets = OLDER_TRITON if triton.startswith("3.7.") else BUDGETS
     for row in rows:
         if row["kernel"] != "cdna4_kernel":
             continue
@@ -51,7 +52,7 @@ def check_costs(rows: list[dict[str, Any]], triton: str) -> set[tuple[int, int, 
         assert row["waves_per_simd"] * (4 if key[2] == ONE_WAVE else 2) >= (2 if key[1] < 64 else 4)
         if key in BUDGETS:
             seen.add(key)
-            instructions, cycles = (limit * factor for limit in BUDGETS[key])
+            instructions, cycles = budgets[key]
             assert loop["instructions"] <= instructions, row["label"]
             assert loop["vector_cycles"] + loop["matrix_cycles"] <= cycles, row["label"]
     return seen
@@ -96,6 +97,20 @@ def test_the_loop_keeps_its_budget(sample: Any) -> None:
 @pytest.mark.timeout(300)
 def test_a_short_call(sample: Any, case: Case) -> None:
     check_case(case, Listings(sample.listings))
+
+
+@pytest.mark.parametrize(
+    ("length", "most"), [pytest.param(512, 2.05, id="one-tile"), pytest.param(1024, 1.6, id="two")]
+)
+@pytest.mark.timeout(300)
+def test_what_lies_outside_the_loop(sample: Any, length: int, most: float) -> None:
+    """Vector and matrix cycles of all that pieces of one and of two tiles execute, beside their turns of the loop.
+
+    1 x 8192 on an MI355X makes pieces of one tile, 16 x 8192 of two.
+    """
+    case = Case((length,), (4,))  # cut in four
+    result = check_case(case, Listings(sample.listings))
+    assert result.cycles <= most * result.loop_cycles
 
 
 # --- everything, for minutes ---

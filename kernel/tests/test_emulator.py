@@ -132,6 +132,8 @@ I = X.view(np.int32), Y.view(np.int32), Z.view(np.int32)  # noqa: E741
         ("v_lshrrev_b32_e32 v3, 4, v0", lambda: X >> 4),
         ("v_min_i32_e32 v3, v0, v1", lambda: np.minimum(I[0], I[1]).view(np.uint32)),
         ("v_med3_i32 v3, v0, v1, v2", lambda: np.median(np.stack(I), 0).astype(np.int32).view(np.uint32)),
+        ("v_max3_i32 v3, v0, v1, v2", lambda: np.max(np.stack(I), 0).view(np.uint32)),
+        ("ds_swizzle_b32 v3, v0 offset:swizzle(SWAP,16)", lambda: X[np.arange(64) ^ 16]),
         ("v_mul_hi_u32 v3, v0, v1", lambda: (X.astype(object) * Y >> 32).astype(np.uint32)),
         ("v_mul_lo_u32 v3, v0, v1", lambda: X * Y),
         ("v_mul_u32_u24_e32 v3, v0, v1", lambda: (X & 0xFFFFFF) * (Y & 0xFFFFFF)),
@@ -167,6 +169,13 @@ A, B, C = normal(), normal(), normal()
 def test_float_instructions(line: str, expected: Callable[[], NDArray[np.float32]]) -> None:
     wave = run(line, given(v0=A, v1=B, v2=C))
     assert np.array_equal(floats(wave, 3), expected())
+
+
+def test_mixed_precision() -> None:
+    halves = A.astype(np.float16).view(np.uint16).astype(np.uint32) << 16
+    wave = run("v_fma_mix_f32 v3, v0, v1, v2 op_sel:[1,0,0] op_sel_hi:[1,0,0]", given(v0=halves, v1=B, v2=C))
+    exact = A.astype(np.float16).astype(float) * B + C
+    assert np.array_equal(floats(wave, 3), exact.astype(np.float32))
 
 
 def test_multiply_accumulate_adds_to_its_target() -> None:

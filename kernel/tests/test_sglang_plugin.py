@@ -201,7 +201,8 @@ def test_it_stands_before_the_verify_kernels_of_gfx95(sglang: ModuleType, arm: s
         meta = batch.meta
         values = (
             q.view(-1, 16, 256), k, v, torch.empty_like(q).view(-1, 16, 256), backend.k_pool, backend.v_pool,
-            meta.qo_indptr, meta.kv_indptr, meta.kv_indices, None, True, None, meta.max_extend_len, 1.0, 1.0, layer.scaling,
+            meta.qo_indptr, meta.kv_indptr, meta.kv_indices, None, True, None, meta.max_extend_len, 1.0, 1.0,
+            layer.scaling,
         )  # fmt: skip
         forward(backend.extend_attention_fwd)(*values)
 
