@@ -51,8 +51,8 @@ def main() -> int:
         status = _end(child, grace)
     else:
         grace = min(grace, _GRACE_AFTER_DEATH_S)  # the harness waits to hear of the death
-    for attempt in range(_CLEANUPS if cleanup else 0):
-        time.sleep(_POLL_S * attempt)
+    for number in range(_CLEANUPS if cleanup else 0):
+        time.sleep(_POLL_S * number)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(cleanup, stdin=subprocess.DEVNULL, check=False, timeout=_CLEANUP_S)
     _end_rest(grace)

@@ -88,12 +88,11 @@ def parse(text: str, file: str) -> Scenario:
 
 def _validate(value: dict[str, Any], report: _Report) -> Scenario:
     engine = value.get("server", {}).get("engine") if isinstance(value.get("server"), dict) else None
-    if isinstance(engine, str) and engine in ENGINES:
-        report.engine = engine
-    else:
+    if not isinstance(engine, str) or engine not in ENGINES:
         allowed = ", ".join(sorted(ENGINES))
         report.add(("server", "engine"), f"{engine!r} is no engine; allowed: {allowed}")
         report.finish()
+    report.engine = engine
     try:
         scenario = Scenario.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
