@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from conftest import SCENARIO
 from launches import run, save, scenario
 
 from dashboards.overview import overview
+from dashboards.scenario_page import scenario_page
 from dashboards.site import gather
 from harness.machine.fingerprint import host_name
 from harness.nightly.night import Night, begin, read_nights, troubles, unknown
@@ -121,6 +123,16 @@ def test_a_model_that_does_not_exist_on_a_store_of_good_nights(tmp_path: Path) -
         assert said in done.stdout
     assert "MISSING" in page(root)
     assert mtpbench("trend", root, cwd=tmp_path).returncode == 2
+
+
+def test_young_rows_are_no_pass_on_any_page(tmp_path: Path) -> None:
+    root = night_store(tmp_path / "runs", days=2)
+    site = gather(read_archive(root), datetime.now(timezone.utc).date(), utc_now(), Ledger(version=1))
+    for html in (overview(site), scenario_page(site, site.scenarios[0])):
+        assert "NO_BASELINE" in html
+        assert "No row is wrong" not in html
+    assert re.search(r"0 rows judged, \d+ too young to be judged", overview(site))
+    assert re.search(r"\d+ of \d+ rows have too few nights to be judged", scenario_page(site, site.scenarios[0]))
 
 
 def test_a_night_that_could_not_be_noted_is_judged_by_its_steps(tmp_path: Path) -> None:
