@@ -108,6 +108,20 @@ def test_a_row_that_is_not_there_tonight_is_missing_tonight(store: Path, tmp_pat
     assert [one.word.value for one in troubles(elsewhere, archive)] == ["MISSING"]
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [(float("nan"), "it measured nan as tpot_p50"), (None, "has no value of tpot")]
+)
+def test_a_night_of_nothing_is_missing(store: Path, value: float | None, said: str) -> None:
+    """NaN in its rows, or a TPOT that can't be told in any request: the trend has no night of it and would say PASS."""
+    archive = read_archive(store)
+    night = Night.from_json(json.loads(next((store / NIGHTS).glob("*.json")).read_text()))
+    last = archive.kept[-1]
+    empty = [replace(one, derived={**(one.derived or {}), "tpot_p50": value}) for one in last.run.passes]
+    gone = replace(archive, kept=(replace(last, run=replace(last.run, passes=tuple(empty))),))
+    [trouble] = [one for one in troubles(night, gone) if one.word.value == "MISSING"]
+    assert said in trouble.sentence
+
+
 def test_a_model_that_does_not_exist_on_a_store_of_good_nights(tmp_path: Path) -> None:
     """`aa` and `run` exit with 2: the trend alone would say PASS."""
     root = night_store(tmp_path / "runs", days=12)
