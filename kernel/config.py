@@ -185,7 +185,9 @@ def _select_hopper(case: AttentionCase, arch: Arch) -> LaunchConfig:
 def _select_cdna4(case: AttentionCase, arch: Arch, shape: str) -> LaunchConfig:
     rows = query_rows(case)
     programs = 2 * arch.compute_units  # 64 KiB of LDS each, of a CU's 160
-    wave_rows = 16 if shape == TWO_WAVES else min(32, rows)
+    # One wave of 16 rows needs 360 registers, so it has one shape: held to two waves a SIMD it spills.
+    two_waves = shape == TWO_WAVES and rows > 16
+    wave_rows = 16 if two_waves else min(32, rows)
     return LaunchConfig(
         body=CDNA4,
         rows=rows,
@@ -199,7 +201,7 @@ def _select_cdna4(case: AttentionCase, arch: Arch, shape: str) -> LaunchConfig:
         batch_block=64 if case.batch <= 64 else MAX_BATCH,
         reduction=_reduction(case.batch * case.kv_heads, programs),
         wave_rows=wave_rows,
-        waves_per_eu=2 if shape == TWO_WAVES else 0,
+        waves_per_eu=2 if two_waves else 0,
     )
 
 

@@ -6,7 +6,7 @@
 set -u
 out=$1
 peers=${2:-}
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 mkdir -p "$out"
 export PYTHONUNBUFFERED=1
 path=$PWD

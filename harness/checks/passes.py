@@ -18,6 +18,7 @@ MIN_COUNTED = 5
 MAX_REPETITION = 0.9  # of the last 64 pieces: English text stays below 0.5, a loop of six tokens reaches it
 MIN_PIECES_TOKENS = 32
 MAX_CLIENT_ERROR = 0.05
+MAX_CLIENT_CPU = 0.9  # cores of a load process: a single thread that is as busy has a queue
 THROTTLED = 0.8  # mean clock ÷ the highest seen in the pass: a clock that dips in each prefill stays above it
 TOLD_LATENESS = 0.05  # seconds after its time from which on the late send of an open loop's request is told
 # Beyond so much for so many the load is another one than was asked for; below it TTFT holds the wait. A machine with
@@ -216,18 +217,24 @@ def _acceptance(view: PassView, expected: Expectations) -> Iterator[Finding]:
 
 
 def _client(view: PassView, _: Expectations) -> Iterator[Finding]:
-    """A late event loop shifts single time stamps: TTFT has one of them, TPOT two over the whole decode."""
-    lag = view.source.record.client_lag_p99
+    """Was the load generator itself the limit? A late event loop shifts single time stamps: TTFT has one of them, TPOT
+    two over the whole decode. A load process that fills its core can't take more events than it does."""
+    record = view.source.record
+    lag, late, cpu = record.client_lag_p99, record.client_late_share, record.client_cpu
     first = distribution("ttft", view).percentiles[50]
     whole = distribution("e2e", view).percentiles[50]
     if first is None or whole is None:
         return
     worst = max(lag / first, lag / (whole - first) if whole > first else 0.0)
-    if worst > MAX_CLIENT_ERROR:
+    full = cpu is not None and cpu > MAX_CLIENT_CPU
+    if worst > MAX_CLIENT_ERROR or full:
+        share = f", {100 * late:.0f} % of its time stamps more than 1 ms" if late is not None else ""
+        busy = f"; its busiest process used {100 * cpu:.0f} % of a core" if cpu is not None else ""
+        what = "more cores or fewer streams are needed" if full else "something else took its cores"
         yield Finding(
             "client_lag",
-            f"the load generator ran up to {format_duration(lag)} late (p99), which can shift TTFT or TPOT by "
-            f"{100 * worst:.0f} %: give it a core of its own",
+            f"the load generator was the limit: it ran up to {format_duration(lag)} late (p99), which can shift TTFT "
+            f"or TPOT by {100 * worst:.0f} %{share}{busy}: {what}",
         )
 
 

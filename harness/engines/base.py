@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
+from harness.access import Access
 from harness.engines.command import Command
 from harness.errors import InvalidLaunchError, ServerDiedError, WorkloadError
 from harness.fields import ServerSettings
@@ -53,7 +54,6 @@ class Engine(Protocol, Generic[S]):
     multi_gpu: bool  # may tp be above 1?
     evaluates: bool  # does an evaluator come with it?
     profiles: bool  # can it trace its device?
-    keep_alive: bool  # may a slot use its connection again? (llama.cpp closes idle ones at any time)
 
     def problems(self, settings: S) -> list[tuple[str, str]]:
         """Impossible combinations, as (key, message); the key is relative to `server`."""
@@ -88,6 +88,10 @@ class Engine(Protocol, Generic[S]):
         ...
 
     def base_url(self, settings: S, context: LaunchContext) -> str: ...
+
+    def access(self, settings: S) -> Access:
+        """What a request needs besides its question. Raises WorkloadError where the environment lacks it."""
+        ...
 
     def interpreter(self, settings: S, context: LaunchContext) -> tuple[str, ...]:
         """The command of the Python in which the server runs, to ask for package versions; empty if none."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.access import Access
 from harness.cores import usable_cores
 from harness.engines import tiny_gguf
 from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
@@ -69,7 +70,6 @@ class LlamaCpp:
 
     name = "llamacpp"
     health_path = "/health"
-    keep_alive = False
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -124,6 +124,9 @@ class LlamaCpp:
 
     def base_url(self, settings: LlamaCppSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: LlamaCppSettings) -> Access:
+        return Access(keep_alive=False)  # it closes idle connections at any time
 
     def interpreter(self, settings: LlamaCppSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.access import Access
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.script import ScriptedSettings
@@ -21,7 +22,6 @@ class Scripted:
 
     name = "scripted"
     health_path = "/health"
-    keep_alive = True
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -55,6 +55,9 @@ class Scripted:
 
     def base_url(self, settings: ScriptedSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: ScriptedSettings) -> Access:
+        return Access()
 
     def interpreter(self, settings: ScriptedSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 
+from harness.access import PLAIN, Access
 from harness.engines import guardian
 from harness.engines.base import Engine, LaunchContext, S
 from harness.engines.command import Command
@@ -280,6 +281,7 @@ async def check_wedged(
     decoding: int,
     in_flight: int,
     server: ServerProcess | None,
+    access: Access = PLAIN,
 ) -> None:
     """Called when nothing has arrived for longer than the stall timeout: raises ServerWedgedError if that
     can't be right.
@@ -295,7 +297,7 @@ async def check_wedged(
             log_path=log_path,
             log_tail=tail,
         )
-    async with ControlClient(base_url) as http:
+    async with ControlClient(base_url, access) as http:
         reply = await http.get(health_path, timeout_s=_HEALTH_TIMEOUT_S)
     if not reply.ok:
         raise ServerWedgedError(

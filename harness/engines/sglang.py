@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.access import Access
 from harness.engines import tiny_qwen35
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command, in_container
@@ -149,7 +150,6 @@ class Sglang:
 
     name = "sglang"
     health_path = "/health"
-    keep_alive = True
     multi_gpu = True
     evaluates = True
     profiles = True
@@ -300,6 +300,9 @@ class Sglang:
 
     def base_url(self, settings: SglangSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: SglangSettings) -> Access:
+        return Access()
 
     def interpreter(self, settings: SglangSettings, context: LaunchContext) -> tuple[str, ...]:
         inside = self._python(settings)

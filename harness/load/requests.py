@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.load.connection import RawStream
 from harness.load.dialects import Decoded, Dialect
-from harness.load.stream import RawStream
+from harness.load.sse import events
 from harness.model import CountSource, RequestRecord, RequestStatus
 
 CONNECTION_LOST = "connection lost"
@@ -32,7 +33,7 @@ def to_record(
     stop_status: RequestStatus,
 ) -> RequestRecord:
     """`stop_status` is what a request that we cancelled is called: it depends on why we stopped."""
-    decoded = dialect.decode(raw.payloads)
+    decoded = dialect.decode(events(raw.body.pieces()))
     status, error = _terminal_state(plan, raw, decoded, stop_status)
     return RequestRecord(
         index=plan.index,
@@ -63,6 +64,8 @@ def _terminal_state(
     known = decoded.count_source is not CountSource.NONE
     if raw.outcome == "refused":
         return RequestStatus.REFUSED, raw.error
+    if raw.outcome == "garbled":
+        return RequestStatus.STREAM_ERROR, raw.error
     if decoded.error:  # said by the server itself: better than any of our guesses below
         return RequestStatus.STREAM_ERROR, decoded.error
     if raw.outcome == "cancelled":
@@ -74,6 +77,8 @@ def _terminal_state(
         )
     if raw.outcome == "broken":
         return RequestStatus.TRUNCATED, f"{CONNECTION_LOST} after {received} tokens: {raw.error}"
+    if raw.body.size and not decoded.events and not decoded.done:
+        return RequestStatus.TRUNCATED, f"no event in an answer of {raw.body.size} bytes: {raw.body.head(80)!r}"
     if not decoded.done:
         return (
             RequestStatus.TRUNCATED,

@@ -421,6 +421,8 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "ok": sum(r.ok for r in view.requests),
         "counted": len(view.counted),
         "client_lag_p99_s": record.client_lag_p99,
+        "client_late_share": record.client_late_share,
+        "client_cpu": record.client_cpu,
         "findings": ",".join(finding.code for finding in record.findings),
         "finding_details": json.dumps([asdict(finding) for finding in record.findings]),
     }

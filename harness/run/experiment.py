@@ -23,8 +23,9 @@ from harness.load.open_files import allow_files
 from harness.load.requests import CONNECTION_LOST, PlannedRequest
 from harness.load.workers import LoadJob, LoadResult, Progress, Workers
 from harness.machine.telemetry import Recorder, Source
+from harness.metrics.client_health import health
 from harness.metrics.definitions import PassView
-from harness.metrics.steady_window import lag_p99, steady_window
+from harness.metrics.steady_window import steady_window
 from harness.model import Pass, PassKey, PassRecord, RequestStatus
 from harness.run.launcher import Launch, Launcher, LaunchUi, Options
 from harness.run.step_profile import read_traces
@@ -188,6 +189,7 @@ class Experiment:
         after = {} if error else await launch.engine.counters(launch.settings, launch.http)
         accepted = None if error else await launch.engine.accept_length(launch.settings, launch.http)
         log = launch.server.log_since(log_before) if launch.server else []
+        client = health(load.pulses, steady_window(load.requests, key.level))
         record = PassRecord(
             key=key,
             started_at=started_at,
@@ -198,7 +200,9 @@ class Experiment:
             gpus=launch.engine.gpu_count(launch.settings, launch.plan.tp),
             warmup_requests=len(warm.requests) if warm else 0,
             warmup_failures=sum(not r.ok for r in warm.requests) if warm else 0,
-            client_lag_p99=lag_p99(load.lags, steady_window(load.requests, key.level)),
+            client_lag_p99=client.lag_p99 or 0.0,
+            client_late_share=client.late_share,
+            client_cpu=client.busiest,
             server_accept_length=accepted,
             counters={name: value - before.get(name, 0.0) for name, value in after.items()},
             gpu=tuple(samples),
@@ -288,6 +292,7 @@ class Experiment:
             progress.decoding,
             progress.in_flight,
             launch.server,
+            launch.engine.access(launch.settings),
         )
 
     def _job(self, launch: Launch, key: PassKey, items: list[Item], *, warmup: bool = False) -> LoadJob:
@@ -312,8 +317,8 @@ class Experiment:
         )
         slots = min(self.scenario.arrival.slots(key.level), len(items))
         timeout = launch.settings.request_timeout
-        keep_alive = launch.engine.keep_alive
-        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, keep_alive)
+        access = launch.engine.access(launch.settings)
+        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, access)
 
 
 class _PassFailedError(Exception):

@@ -118,7 +118,8 @@ def _timed(arm: str, inputs: Sequence[Inputs], answer: torch.Tensor, replays: in
     error = relative_error(inputs[0].out[:tokens], answer)
     written = bool(inputs[0].out.isfinite().all())
     limit = MAX_ERROR_BY_ARM.get(arm, MAX_ERROR)
-    row = {"relative_error": error, "error_limit": limit, "sets": len(inputs), "query_rows": query_rows(shape)}
+    row = {"relative_error": error, "error_limit": limit, "sets": len(inputs)}
+    row |= {"query_tokens": shape.max_query_length, "query_rows": query_rows(shape)}
     if not (written and error <= limit):
         return row | {"status": "inaccurate", "reason": f"error {error:.1e}, all set: {written}"}
     calls *= -(-MIN_CALLS // len(calls))

@@ -13,6 +13,7 @@ module             what it has
 ``wave``           registers of a wave, and how operands name them
 ``scalar``         instructions ``s_*``
 ``vector``         instructions ``v_*`` but matrix products
+``elementwise``    of those, what does the same in each lane
 ``matrix``         ``v_mfma_*``
 ``transfer``       ``ds_*``, ``global_*`` and ``buffer_*``
 ``machine``        workgroups: barriers, waits, launching

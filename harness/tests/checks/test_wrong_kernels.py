@@ -11,6 +11,7 @@ from harness.checks.same_answers import compare
 from harness.model import Output
 from harness.scenario.format import OutputCheck
 from kernel import ops
+from kernel.call import Pages
 from kernel.config import Arch
 from kernel.reference import reference_attention
 from kernel.tests.interpreter import quicken
@@ -63,9 +64,8 @@ class TinyDecoder:
         return Output(tuple(ids), tuple(logprobs), tuple(runners_up))
 
 
-def paged(length: int) -> dict[str, torch.Tensor]:
-    pages = -(-length // PAGE)
-    return {"seqused_k": torch.tensor([length]), "block_table": torch.arange(pages)[None]}
+def paged(length: int) -> Pages:
+    return Pages(seqused_k=torch.tensor([length]), block_table=torch.arange(-(-length // PAGE))[None])
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> torch.Tensor:
@@ -73,7 +73,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> tor
     rows = [
         reference_attention(
             q[n : n + 1], k, v, cu_seqlens_q=torch.tensor([0, 1]), softmax_scale=HEAD**-0.5, k_descale=K_SCALE,
-            v_descale=V_SCALE, **paged(length - DRAFTS + 1 + n),
+            v_descale=V_SCALE, **vars(paged(length - DRAFTS + 1 + n)),
         )
         for n in range(DRAFTS)
     ]  # fmt: skip
@@ -85,16 +85,16 @@ def verify(
 ) -> torch.Tensor:
     out = torch.empty_like(q)
     return ops.mtp_verify_attention(
-        q, k, v, out, cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=1024,
-        softmax_scale=HEAD**-0.5, k_descale=k_scale, v_descale=v_scale, arch=ARCH, **paged(length),
+        q, k, v, out, paged(length), cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=1024,
+        softmax_scale=HEAD**-0.5, k_descale=k_scale, v_descale=v_scale, arch=ARCH,
     )  # fmt: skip
 
 
 def generic(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> torch.Tensor:
     out = torch.empty_like(q)
     return ops.generic_attention(
-        q, k, v, out, cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=512,
-        softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH, **paged(length),
+        q, k, v, out, paged(length), cu_seqlens_q=torch.tensor([0, DRAFTS]), max_seqlen_q=DRAFTS, max_seqlen_k=512,
+        softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH,
     )  # fmt: skip
 
 
@@ -108,10 +108,10 @@ def last_page_dropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length:
 
 def drafts_see_each_other(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> torch.Tensor:
     out = torch.empty_like(q)
-    where = paged(length)
+    pages = paged(length)
+    alone = Pages(pages.seqused_k.repeat(DRAFTS), pages.block_table.repeat(DRAFTS, 1))
     return ops.mtp_verify_attention(
-        q, k, v, out, cu_seqlens_q=torch.arange(DRAFTS + 1), max_seqlen_q=1, max_seqlen_k=1024,
-        seqused_k=where["seqused_k"].repeat(DRAFTS), block_table=where["block_table"].repeat(DRAFTS, 1),
+        q, k, v, out, alone, cu_seqlens_q=torch.arange(DRAFTS + 1), max_seqlen_q=1, max_seqlen_k=1024,
         softmax_scale=HEAD**-0.5, k_descale=K_SCALE, v_descale=V_SCALE, arch=ARCH,
     )  # fmt: skip
 

@@ -28,7 +28,9 @@ def played(mode: str, exact: bool = True) -> RequestRecord:
 
 
 def record(payloads: list[Payload], dialect: str, exact: bool = True) -> RequestRecord:
-    raw = RawStream(0.0, 0.0, payloads[-1][0] if payloads else 0.0, 200, payloads, "eof")
+    raw = RawStream(0.0, 0.0, payloads[-1][0] if payloads else 0.0, 200, "eof")
+    for at, data in payloads:
+        raw.body.add(at, b"data: " + data + b"\n\n")
     plan = PlannedRequest(0, b"", 5, TOKENS, exact_output=exact)
     return to_record(plan, 0, 0.0, raw, DIALECTS[dialect], RequestStatus.CANCELLED)
 
