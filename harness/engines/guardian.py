@@ -37,8 +37,8 @@ def main() -> int:
     grace, cleanup = float(sys.argv[1]), json.loads(sys.argv[2])
     command = sys.argv[sys.argv.index("--") + 1 :]
     # A signal to the group is for the server; we stay to see it end and to clean up.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    for ignored in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ignored, lambda *_: None)
     signal.signal(signal.SIGUSR1, _at_once)
     _prctl(_SET_SUBREAPER, 1)
     try:

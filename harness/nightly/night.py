@@ -8,6 +8,7 @@ trend says, whichever is worst: a store of good nights can't make a bad one look
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import MtpbenchError, StoreError
-from harness.model import LoadLevel
+from harness.metrics.definitions import PassView
+from harness.model import LoadLevel, Pass
+from harness.results.lines import launch_value
 from harness.scenario.format import Scenario
 from harness.store.archive import Archive
 from harness.store.runs import NIGHTS, StoredRun, read_json, utc_now, write_atomically
 from harness.text import escape
 from harness.verdict.compare import EXIT_CODES, Verdict
+from harness.verdict.pairs import primary_name
 
 NIGHT_VERSION = 1  # 1: first
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
@@ -202,8 +206,8 @@ def _missing(night: Night, archive: Archive) -> list[tuple[Place, str]]:
         for source in run.passes:
             key = source.record.key
             place = (run.scenario.name, key.arm, key.tp, key.level)
-            invalid = next((f.message for f in source.record.findings if f.invalid), "")
-            reason = run.quarantine or wrong.get((key.arm, key.tp, key.launch), "") or invalid
+            reason = next((f.message for f in source.record.findings if f.invalid), "")
+            reason = run.quarantine or wrong.get((key.arm, key.tp, key.launch), "") or reason or _no_value(run, source)
             if reason:
                 why[place] = reason
             else:
@@ -216,6 +220,15 @@ def _missing(night: Night, archive: Archive) -> list[tuple[Place, str]]:
         if place not in good:
             out.append((one, why.get(place, "no run has it")))
     return out
+
+
+def _no_value(run: StoredRun, source: Pass) -> str:
+    """Why a complete pass says nothing of what its scenario is about: it can't be told, or is not a number."""
+    name = primary_name(run.scenario.primary) if run.scenario.primary else "output_throughput"
+    value = launch_value(name, [PassView.of(source, run.scenario.slo)])
+    if value is None:
+        return f"it has no value of {name}"
+    return "" if value > 0 and math.isfinite(value) else f"it measured {value:g} as {name}"
 
 
 def _moment(run: StoredRun) -> datetime:

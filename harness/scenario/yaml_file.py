@@ -92,7 +92,7 @@ def _validate(value: dict[str, Any], report: _Report) -> Scenario:
         allowed = ", ".join(sorted(ENGINES))
         report.add(("server", "engine"), f"{engine!r} is no engine; allowed: {allowed}")
         report.finish()
-    report.engine = engine
+    report.engine = str(engine)
     try:
         scenario = Scenario.model_validate(value, context=FROM_FILE)
     except ValidationError as error:

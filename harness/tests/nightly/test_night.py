@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from conftest import SCENARIO
 from launches import run, save, scenario
 
 from dashboards.overview import overview
+from dashboards.scenario_page import scenario_page
 from dashboards.site import gather
 from harness.machine.fingerprint import host_name
 from harness.nightly.night import Night, begin, read_nights, troubles, unknown
@@ -106,6 +108,20 @@ def test_a_row_that_is_not_there_tonight_is_missing_tonight(store: Path, tmp_pat
     assert [one.word.value for one in troubles(elsewhere, archive)] == ["MISSING"]
 
 
+@pytest.mark.parametrize(
+    ("value", "said"), [(float("nan"), "it measured nan as tpot_p50"), (None, "has no value of tpot")]
+)
+def test_a_night_of_nothing_is_missing(store: Path, value: float | None, said: str) -> None:
+    """NaN in its rows, or a TPOT that can't be told in any request: the trend has no night of it and would say PASS."""
+    archive = read_archive(store)
+    night = Night.from_json(json.loads(next((store / NIGHTS).glob("*.json")).read_text()))
+    last = archive.kept[-1]
+    empty = [replace(one, derived={**(one.derived or {}), "tpot_p50": value}) for one in last.run.passes]
+    gone = replace(archive, kept=(replace(last, run=replace(last.run, passes=tuple(empty))),))
+    [trouble] = [one for one in troubles(night, gone) if one.word.value == "MISSING"]
+    assert said in trouble.sentence
+
+
 def test_a_model_that_does_not_exist_on_a_store_of_good_nights(tmp_path: Path) -> None:
     """`aa` and `run` exit with 2: the trend alone would say PASS."""
     root = night_store(tmp_path / "runs", days=12)
@@ -121,6 +137,16 @@ def test_a_model_that_does_not_exist_on_a_store_of_good_nights(tmp_path: Path) -
         assert said in done.stdout
     assert "MISSING" in page(root)
     assert mtpbench("trend", root, cwd=tmp_path).returncode == 2
+
+
+def test_young_rows_are_no_pass_on_any_page(tmp_path: Path) -> None:
+    root = night_store(tmp_path / "runs", days=2)
+    site = gather(read_archive(root), datetime.now(timezone.utc).date(), utc_now(), Ledger(version=1))
+    for html in (overview(site), scenario_page(site, site.scenarios[0])):
+        assert "NO_BASELINE" in html
+        assert "No row is wrong" not in html
+    assert re.search(r"0 rows judged, \d+ too young to be judged", overview(site))
+    assert re.search(r"\d+ of \d+ rows have too few nights to be judged", scenario_page(site, site.scenarios[0]))
 
 
 def test_a_night_that_could_not_be_noted_is_judged_by_its_steps(tmp_path: Path) -> None:
