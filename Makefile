@@ -15,7 +15,7 @@ export KERNEL TORCH_INDEX RESOLUTION
 # Container images often forbid byte code: then each process of a run compiles anew all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint parallel serial clean python install-demo install-test
+.PHONY: demo test lint parallel serial fuzz clean python install-demo install-test
 
 demo: install-demo
 	$(BIN)/mtpbench run scenarios/quickstart.yaml
@@ -32,6 +32,10 @@ parallel: install-test
 # These need the machine for themselves.
 serial: install-test
 	$(BIN)/python -m pytest -q -m serial
+
+# Every reader of foreign bytes with 2000 examples instead of a few.
+fuzz: install-test
+	HYPOTHESIS_PROFILE=many $(BIN)/python -m pytest -q -n 2 -m fuzz --timeout 3600
 
 lint: install-test
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ class Reply:
         """The body as JSON, or None where it isn't."""
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

@@ -34,9 +34,9 @@ class RequestStatus(str, Enum):
 class CountSource(str, Enum):
     """Where the number of tokens in each event comes from."""
 
-    EVENT = "event"  # the server says it in every event
-    FINAL = "final"  # only at the end: one token an event assumed, the total corrected
-    NONE = "none"  # never: events are counted
+    EVENT = "event"  # the server says it with every piece of output
+    FINAL = "final"  # only at the end, or now and then: spread evenly over the pieces between
+    NONE = "none"  # never: pieces are counted, and nothing is said of tokens
 
 
 class Event(NamedTuple):
@@ -73,7 +73,7 @@ class RequestRecord:
     cached_tokens: int | None = None
     verify_steps: int | None = None
     finish_reason: str = ""
-    count_source: CountSource = CountSource.NONE
+    count_source: CountSource = CountSource.EVENT
     output_digest: str = ""  # of the text or ids: equal outputs have equal digests
     repetition: float = 0.0  # share of the commonest piece of output, 1.0 = the same piece throughout
 
@@ -82,8 +82,13 @@ class RequestRecord:
         return self.status is RequestStatus.OK
 
     @property
+    def counted(self) -> bool:
+        """Is it known how many tokens arrived? Else only when pieces of output did."""
+        return self.count_source is not CountSource.NONE
+
+    @property
     def tokens(self) -> int:
-        """Output tokens that really arrived."""
+        """Output tokens that really arrived; pieces of output where they are not `counted`."""
         if self.completion_tokens is not None:
             return self.completion_tokens
         return self.events[-1].tokens if self.events else 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,6 @@ from harness.cli import simulate as cli_simulate
 from harness.cli import store as cli_store
 from harness.cli import trend as cli_trend
 from harness.cli.common import (
-    EXIT_INTERRUPTED,
     EXIT_INVALID,
     Gpus,
     Image,
@@ -36,11 +35,14 @@ from harness.cli.common import (
     from_image,
     gpu_ids,
     out,
+    resumable,
     show,
+    tell_resume,
     with_prompts,
 )
+from harness.cli.last_words import last_words
 from harness.cli.store import STORE_HELP, deliver, follow, local, local_run, spool
-from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError, ServerError
+from harness.errors import MissingPackageError, MtpbenchError, ResumeError, ScenarioError
 from harness.machine.fingerprint import fingerprint
 from harness.machine.telemetry import open_source
 from harness.results.report import RENDERERS, build, to_rich
@@ -53,7 +55,7 @@ from harness.scenario.format import Scenario
 from harness.scenario.problems import warnings
 from harness.store.imported_runs import is_imported
 from harness.store.manifest import reseal
-from harness.store.runs import RunStore, StoredRun, load_run
+from harness.store.runs import RunStore, StoredRun, load_run, with_secrets
 from harness.text import markdown_table, terminal_table
 
 app = typer.Typer(
@@ -64,7 +66,8 @@ app = typer.Typer(
     help="""Serving benchmark and regression suite for Qwen3.5 on SGLang with MTP speculative decoding.
 
 Start with `mtpbench run scenarios/quickstart.yaml`: it needs no GPU.
-Exit codes: 0 all good, 2 the result (or the input) is invalid, 130 interrupted; `mtpbench ab --help` has more.""",
+Exit codes: 0 all good, 2 the result (or the input) is invalid, 70 a bug of mtpbench, 130 interrupted; those of each
+verb are in docs/exit-codes.md.""",
 )
 selftest = typer.Typer(no_args_is_help=True, help="Checks of mtpbench itself, as tables.")
 app.add_typer(selftest, name="selftest")
@@ -116,17 +119,14 @@ def run(
         err.print(Text(f"note: {warning}", style="yellow"), soft_wrap=True)
     out.print(Text(f"results: {opened.path}"), soft_wrap=True)
     try:
-        with TerminalUi(out) as ui:
-            options = Options(default_cache(), ids, fail_fast)
-            experiment = Experiment(loaded, opened, options, source, ui)
-            outcome = drive(experiment.run, experiment.launcher)
-        valid = _finish(opened, outcome, page)
-        if not deliver(opened.path, follower) or not valid:
-            raise typer.Exit(EXIT_INVALID)
-    except asyncio.CancelledError:
-        err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
-        err.print(Text(f"next: mtpbench run --resume {opened.path}"), soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        with resumable("run", opened.path):
+            with TerminalUi(out) as ui:
+                options = Options(default_cache(), ids, fail_fast)
+                experiment = Experiment(loaded, opened, options, source, ui)
+                outcome = drive(experiment.run, experiment.launcher, lambda: tell_resume("run", opened.path))
+            valid = _finish(opened, outcome, page)
+            if not deliver(opened.path, follower) or not valid:
+                raise typer.Exit(EXIT_INVALID)
     finally:
         opened.close()
 
@@ -143,7 +143,8 @@ def _open(
     if before.simulated:
         raise ResumeError(f"{resume} is simulated: there is nothing to measure", "mtpbench simulate makes it anew.")
     check_same_environment(before, with_prompts(environment, before.scenario))
-    return RunStore.resume(resume), before.scenario
+    whole = with_secrets(before.scenario, os.environ)
+    return RunStore.resume(resume), whole
 
 
 def _finish(store: RunStore, outcome: Outcome, with_page: bool) -> bool:
@@ -347,10 +348,6 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point: expected errors become a message and exit code 2."""
-    try:
+    """Entry point: whatever ends a verb becomes a sentence and an exit code, see docs/exit-codes.md."""
+    with last_words():
         app()
-    except MtpbenchError as error:
-        log, tail = (error.log_path, error.log_tail) if isinstance(error, ServerError) else (None, ())
-        print_error(err, error, error.hint, log, tail)
-        sys.exit(EXIT_INVALID)

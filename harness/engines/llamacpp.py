@@ -17,7 +17,7 @@ from harness.engines import tiny_gguf
 from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
-from harness.fields import Count, ServerSettings, Strict
+from harness.fields import Count, ServerSettings, Strict, is_file
 from harness.http import ControlClient
 from harness.model import Output
 
@@ -75,7 +75,7 @@ class LlamaCpp:
     profiles = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:
-        if settings.model != TINY_MODEL and not Path(settings.model).is_file():
+        if settings.model != TINY_MODEL and not is_file(Path(settings.model)):
             return [("model", f"{settings.model} is neither a file nor {TINY_MODEL}")]
         return []
 
@@ -140,11 +140,13 @@ class LlamaCpp:
         return await first_model(http)
 
     async def describe(self, settings: ServerSettings, http: ControlClient) -> dict[str, Any]:
-        models = (await http.get("/v1/models")).json() or {}
-        props = (await http.get("/props")).json() or {}
-        meta = models["data"][0].get("meta", {}) if models.get("data") else {}
+        models = (await http.get("/v1/models")).json()
+        props = (await http.get("/props")).json()
+        props = props if isinstance(props, dict) else {}
+        listed = models.get("data") if isinstance(models, dict) else None
+        first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
         return {
-            "model": meta,
+            "model": first.get("meta", {}),
             "total_slots": props.get("total_slots"),
             "build": props.get("build_info"),
         }
@@ -172,9 +174,10 @@ class LlamaCpp:
             asked = {**body, "prompt": list(prompt), "cache_prompt": False}
             reply = await http.post("/completion", asked, timeout_s=settings.request_timeout)
             answer = reply.json()
-            if not reply.ok or not isinstance(answer, dict) or not answer.get("tokens"):
+            tokens = answer.get("tokens") if reply.ok and isinstance(answer, dict) else None
+            if not tokens or not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
                 return ()
-            answers.append(Output(tuple(answer["tokens"])))
+            answers.append(Output(tuple(tokens)))
         return tuple(answers)
 
     async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:

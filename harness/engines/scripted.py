@@ -75,7 +75,8 @@ class Scripted:
 
     async def counters(self, settings: ServerSettings, http: ControlClient) -> dict[str, float]:
         answer = (await http.get("/counters")).json()
-        return dict(answer) if isinstance(answer, dict) else {}
+        found = answer if isinstance(answer, dict) else {}
+        return {name: value for name, value in found.items() if type(value) in (int, float)}
 
     async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
         return None  # each request says it

@@ -442,7 +442,7 @@ def mean_accept_length(states: object) -> float | None:
     """
     ranks = states if isinstance(states, list) else []
     values = [rank.get("avg_spec_accept_length") for rank in ranks if isinstance(rank, dict)]
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e6]
     return sum(numbers) / len(numbers) if numbers else None
 
 

@@ -15,6 +15,7 @@ from typing import cast
 
 import httptools
 
+from harness.load.dialects import why_no_stream
 from harness.load.recording import Recording
 
 MAX_HEAD_BYTES = 64 * 1024  # of an answer's headers: no server of this kind sends a tenth of it
@@ -108,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._head = self._error = b""
         self._status = 0
         self._framed = self._keep = False
-        self._encoding = b""
+        self._encoding = self._content_type = b""
         self._parser = httptools.HttpResponseParser(self)  # a new one: trailers would leak into the next answer
         before = self._clock()
         self.transport.write(request)
@@ -142,15 +143,17 @@ class Connection(asyncio.Protocol):
         name, value = name.lower(), value.lower()
         if name == b"content-length" or (name == b"transfer-encoding" and value.endswith(b"chunked")):
             self._framed = True
-        elif name == b"content-encoding" and value != b"identity":
+        elif name == b"content-encoding":
             self._encoding = value
+        elif name == b"content-type":
+            self._content_type = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if self._raw is None or self._raw.outcome:
             return
         if status < 200:  # "100 Continue": the answer is still to come
-            self._framed, self._encoding = False, b""
+            self._framed, self._encoding, self._content_type = False, b"", b""
             return
         self._status = self._raw.http_status = status
 
@@ -184,12 +187,14 @@ class Connection(asyncio.Protocol):
         if self._status not in (0, 200):
             raw.outcome = "refused"
             raw.error = f"HTTP {self._status}: {self._error.decode(errors='replace')}"
-        elif self._encoding and raw.outcome == "eof":
-            raw.outcome = "garbled"
-            raw.error = f"an answer in {self._encoding!r}, not asked for: its events have no times of their own"
+        elif raw.outcome == "eof" and (why := self._why_no_stream()):
+            raw.outcome, raw.error = "refused", why
         if self._keep and not self.closed:
             self.idle_since = self._now
         else:
             self.abort()
         if not self._over.done():
             self._over.set_result(None)
+
+    def _why_no_stream(self) -> str:
+        return why_no_stream(self._content_type.decode("latin-1"), self._encoding.decode("latin-1"))

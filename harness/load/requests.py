@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.load.connection import RawStream
 from harness.load.dialects import Decoded, Dialect
 from harness.load.sse import events
-from harness.model import RequestRecord, RequestStatus
+from harness.model import CountSource, RequestRecord, RequestStatus
 
 CONNECTION_LOST = "connection lost"
 
@@ -60,7 +60,8 @@ def to_record(
 def _terminal_state(
     plan: PlannedRequest, raw: RawStream, decoded: Decoded, stop_status: RequestStatus
 ) -> tuple[RequestStatus, str]:
-    received = decoded.events[-1].tokens if decoded.events else 0
+    received = decoded.completion_tokens or (decoded.events[-1].tokens if decoded.events else 0)
+    known = decoded.count_source is not CountSource.NONE
     if raw.outcome == "refused":
         return RequestStatus.REFUSED, raw.error
     if raw.outcome == "garbled":
@@ -83,8 +84,16 @@ def _terminal_state(
             RequestStatus.TRUNCATED,
             f"the stream ended without its end mark after {received} tokens",
         )
-    if received == 0:
+    if received == 0 or not decoded.events:
         return RequestStatus.TRUNCATED, "the stream ended without a single token"
+    if known and received > plan.output_tokens:
+        what = f"the server counts {received} output tokens where at most {plan.output_tokens} were asked for"
+        return RequestStatus.STREAM_ERROR, what
+    if not known and plan.exact_output and received < plan.output_tokens:
+        what = (
+            f"{received} pieces of output for {plan.output_tokens} tokens, and the server never says how many it sent"
+        )
+        return RequestStatus.TRUNCATED, f"{what}: with `ignore_eos: false` what arrived is measured all the same"
     if plan.exact_output and received < plan.output_tokens:
         reason = decoded.finish_reason or "not given"
         return (

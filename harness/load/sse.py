@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MAX_LINE = 8 * 2**20  # bytes; a whole answer of a million tokens is shorter
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -25,12 +26,16 @@ class EventParser:
 
     def __init__(self) -> None:
         self._line: list[bytes] = []  # parts of a line that has not ended
+        self._held = 0  # bytes in them
         self._data: list[bytes] = []  # data lines of an event that has not ended
         self._skip_newline = False  # the chunk before ended in CR: a LF that follows belongs to it
         self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Events completed by `chunk`, in order; comments and other fields are dropped."""
+        """Events completed by `chunk`, in order; comments and other fields are dropped.
+
+        A longer line than MAX_LINE is cut, which makes its event one that can't be read.
+        """
         end = len(chunk) - 2
         whole = chunk.endswith(b"\n\n") and chunk.find(b"\n") == end and chunk.startswith(b"data: ")
         if whole and b"\r" not in chunk and self._between:  # as servers send them: five times as fast
@@ -39,19 +44,19 @@ class EventParser:
         if b"\r" in chunk or self._skip_newline:
             chunk = self._with_newlines(chunk)
         if b"\n" not in chunk:
-            if chunk:
-                self._line.append(chunk)
+            self._keep(chunk)
             return []
-        if self._line:
-            chunk = b"".join(self._line) + chunk
         *lines, rest = chunk.split(b"\n")
-        self._line = [rest] if rest else []
+        self._keep(lines[0])
+        lines[0] = b"".join(self._line)
+        self._line, self._held = [], 0
+        self._keep(rest)
         if self._first:
             self._first = False
             lines[0] = lines[0].removeprefix(_BOM)
         events: list[bytes] = []
         for line in lines:
-            self._take(line, events)
+            self._take(line[:MAX_LINE], events)
         return events
 
     @property
@@ -68,6 +73,12 @@ class EventParser:
             self._line = []
         self._take(b"", events)
         return events
+
+    def _keep(self, part: bytes) -> None:
+        part = part[: MAX_LINE - self._held]
+        if part:
+            self._line.append(part)
+            self._held += len(part)
 
     def _with_newlines(self, chunk: bytes) -> bytes:
         """CR, LF and CRLF all end a line; a CRLF may be cut in two."""

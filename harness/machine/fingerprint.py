@@ -126,9 +126,13 @@ def _variables() -> Mapping[str, str]:
     return harmless({key: value for key, value in os.environ.items() if _ENVIRONMENT.match(key)})
 
 
+def host_name() -> str:
+    """MTPBENCH_HOST names a host where its own name is not to be published or changes at every boot."""
+    return os.environ.get("MTPBENCH_HOST") or platform.node()
+
+
 _PROBES: dict[str, Callable[[], Any]] = {
-    # MTPBENCH_HOST names a host where its own name is not to be published or changes at every boot.
-    "host": lambda: os.environ.get("MTPBENCH_HOST") or platform.node(),
+    "host": host_name,
     "os": lambda: f"{platform.system()} {platform.release()}",
     "cpu": _cpu,
     "cores": usable_cores,

@@ -129,7 +129,7 @@ def _line(
         if launches:
             values[name] = Value(median(launches), min(launches), max(launches), len(launches), samples)
     of_passes = (finding for view in views for finding in view.source.record.findings)
-    found = {finding.code: finding for finding in (*launched, *of_passes)}
+    found = {(finding.code, finding.message): finding for finding in (*launched, *of_passes)}
     return Line(
         arm=arm,
         tp=tp,

@@ -168,11 +168,12 @@ def check_client(case: Case) -> Checked:
 
 
 async def _load(url: str, case: Case, workers: Workers) -> LoadResult:
-    requests = tuple(_request(n, case.tokens) for n in range(case.streams * case.rounds))
+    requests = tuple(request(n, case.tokens) for n in range(case.streams * case.rounds))
     return await workers.run(LoadJob(url, "openai", requests, case.streams, False, 600.0))
 
 
-def _request(number: int, tokens: int) -> PlannedRequest:
+def request(number: int, tokens: int) -> PlannedRequest:
+    """A request whose prompt names its number."""
     prompt = Prompt(16, text=f"QID{number} the page maps each token to its slot")
     return PlannedRequest(number, DIALECTS["openai"].body(prompt, tokens, Sampling("truth")), prompt.tokens, tokens)
 

@@ -338,3 +338,31 @@ def test_scripted_server_cannot_be_started_twice_on_a_port(tmp_path: Path) -> No
 
     with pytest.raises(Exception, match="is in use"):
         asyncio.run(main())
+
+
+def attached(**values: object) -> AttachSettings:
+    return AttachSettings.model_validate({"engine": "attach", "url": "http://127.0.0.1:9", **values})
+
+
+def test_an_attached_server_gets_headers_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    monkeypatch.setenv("MY_TEAM", "a b")
+    access = ENGINES["attach"].access(attached(api_key_env="MY_KEY", header_env={"X-Team": "MY_TEAM"}))
+    assert dict(access.headers) == {"X-Team": "a b", "Authorization": "Bearer sk-secret"}
+    assert "sk-secret" not in repr(access)
+    assert access.keep_alive
+    assert not ENGINES["attach"].access(attached(api="llamacpp")).keep_alive
+    assert ENGINES["attach"].access(attached()) == Access()
+
+
+def test_access_that_cannot_be_had_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TWO_LINES", "a\nb")
+    (tmp_path / "no.pem").write_text("nothing")
+    for wrong, message in [
+        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY is not set"),
+        ({"header_env": {"X": "TWO_LINES"}}, "characters that a header can't have"),
+        ({"url": "https://x", "ca_file": str(tmp_path / "none.pem")}, "none.pem: .*No such file"),
+        ({"url": "https://x", "ca_file": str(tmp_path / "no.pem")}, "no.pem: .*NO_CERTIFICATE"),
+    ]:
+        with pytest.raises(WorkloadError, match=message):
+            ENGINES["attach"].access(attached(**wrong))

@@ -190,7 +190,7 @@ FAILURES: dict[str, tuple[Answer, str, str]] = {
     "another protocol": (
         says(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"), "garbled", "another protocol",
     ),
-    "gzip": (says(OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"), "garbled", "b'gzip', not asked for"),
+    "gzip": (says(OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc"), "refused", "compressed (gzip)"),
     "silence": (says(CHUNKED + chunk(EVENT)), "timeout", "no end after 0.4 s"),
     "silence before": (says(), "timeout", "no end after 0.4 s"),
 }  # fmt: skip

@@ -1,0 +1,109 @@
+"""The verbs around a night as a whole: `mtpbench ci begin` and `mtpbench ci night`. Registered by `harness.cli.ci`."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from harness.cli.common import err, out
+from harness.cli.store import local
+from harness.engines.command import JOB
+from harness.errors import MtpbenchError, Problem, ScenarioError
+from harness.machine.fingerprint import host_name
+from harness.nightly import night as nights
+from harness.run.progress import print_error
+from harness.scenario import yaml_file
+from harness.store.archive import Archive, read_archive
+from harness.store.remote import Remote, is_url
+from harness.store.runs import write_atomically
+from harness.text import inert
+from harness.verdict.compare import EXIT_CODES
+
+
+def register(ci_app: typer.Typer) -> None:
+    """Adds the verbs."""
+    ci_app.command(name="begin")(begin_night)
+    ci_app.command(name="night")(end_night)
+
+
+def begin_night(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")],
+    job: Annotated[str, typer.Option(help="Names the night among those of its day. Default: $MTPBENCH_JOB.")] = "",
+) -> None:
+    """A night begins: note in the store what it is to measure, so that whatever is missing in the end is missed.
+
+    Prints the file that holds it; `mtpbench ci night` ends it.
+    """
+    good, wrong = [], list[Problem]()
+    for path in scenarios:
+        try:
+            good.append(yaml_file.load(path))
+        except ScenarioError as error:
+            wrong += error.problems
+    night = nights.begin(good, job or os.environ.get(JOB, "") or "night", host_name())
+    _write_night(store, night)
+    out.print(Text(f"{store}/{night.file}: {len(night.expected)} rows are expected of {night.host}"), soft_wrap=True)
+    if wrong:
+        raise ScenarioError(wrong)
+
+
+def end_night(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
+    steps: Annotated[
+        Path, typer.Option(metavar="FILE", help="How the steps ended: a line for each, its name and its exit code.")
+    ],
+    job: Annotated[str, typer.Option(help="As given to `ci begin`. Default: $MTPBENCH_JOB.")] = "",
+    site: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="If its pages could not be written, say so in its index.html.")
+    ] = None,
+) -> None:
+    """How the night went: steps that failed, and rows that were expected and are not there. Prints Markdown.
+
+    Exit codes: that of the worst: 2 where a step failed, 6 where a row is missing, else that of the step `trend`.
+    """
+    ended = nights.read_steps(steps)
+    name = nights.job_name(job or os.environ.get(JOB, "") or "night")
+    try:
+        root = local(store)
+        begun = [night for night in nights.read_nights(root)[0] if night.job == name]
+        night = nights.with_steps(begun[-1], ended) if begun else nights.unknown(name, host_name(), ended)
+        found = nights.troubles(night, read_archive(root))
+        _write_night(store, night)
+    except MtpbenchError as error:  # the steps are known all the same
+        print_error(err, error, error.hint, None, ())
+        night = nights.unknown(name, host_name(), ended)
+        found = nights.troubles(night, Archive(Path(store), ()))
+    word, _ = nights.word_of(found, night.steps)
+    text = nights.summary(night, found)
+    sys.stdout.write(text)
+    if site is not None and ended.get("publish"):
+        _page_of_failure(site, text)
+    raise typer.Exit(EXIT_CODES[word])
+
+
+def _write_night(store: str, night: nights.Night) -> None:
+    if is_url(store):
+        Remote(store).put({night.file: night.to_bytes()})
+    else:
+        nights.save(Path(store), night)
+
+
+def _page_of_failure(site: Path, text: str) -> None:
+    """In place of a first page that could not be made: else yesterday's, which is green, would stay."""
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>INVALID – mtpbench</title>'
+        '<body style="font: 1rem sans-serif; margin: 2rem; border-top: 1rem solid #b00020"><h1>INVALID: the pages of '
+        f"this night could not be made</h1><pre>{html.escape(inert(text))}</pre></body></html>"
+    )
+    try:
+        site.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MtpbenchError(f"can't write {site}: {error.strerror}", "Choose another --site.") from error
+    write_atomically(site / "index.html", page.encode())
