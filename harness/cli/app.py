@@ -306,6 +306,25 @@ def client(
     out.print(table)
 
 
+@selftest.command()
+def arrivals(
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 50.0,
+    requests: Annotated[int, typer.Option(min=10)] = 1000,
+    slots: Annotated[int, typer.Option(min=1, help="At most so many in flight.")] = 2048,
+    ttft: Annotated[float, typer.Option(min=0.0, help="Seconds to the first token.")] = 2.0,
+) -> None:
+    """Check an open loop: are requests sent on schedule, and are arrivals Poisson as the server sees them?"""
+    from harness.selftest.client import check_arrivals
+    from harness.selftest.truth_server import Schedule
+
+    found = check_arrivals(rate, requests, slots, Schedule(ttft, 0.033, 0.033))
+    late = [1e3 * float(value) for value in sorted(found.late)]
+    out.print(f"sends late: {late[len(late) // 2]:.2f} ms (p50), {late[int(0.99 * (len(late) - 1))]:.2f} ms (p99)")
+    out.print(f"earliest: {late[0]:.2f} ms late; most in flight: {found.most_in_flight}; failed: {found.failed}")
+    out.print(f"rate: {found.seen_rate:.1f}/s of {found.asked_rate:.1f}/s asked")
+    out.print(f"variation of the gaps: {found.seen_variation:.3f}, asked {found.asked_variation:.3f}")
+
+
 kernel_app = typer.Typer(no_args_is_help=True, help="The in-tree verify-attention kernel: needs the extra `kernel`.")
 app.add_typer(kernel_app, name="kernel")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,9 @@ from harness.load.requests import PlannedRequest
 from harness.load.workers import LoadJob, LoadResult, Workers
 from harness.metrics.client_health import Health, health
 from harness.metrics.definitions import e2e, tpot, ttft
-from harness.metrics.steady_window import Window, counted, steady_window
+from harness.metrics.steady_window import Window, counted, peak_in_flight, steady_window
 from harness.model import LoadLevel, RequestRecord
+from harness.scenario.prompts import poisson_offsets
 from harness.selftest.truth_server import Schedule, Truth, read_truth
 
 _STARTED_S = 20.0
@@ -194,6 +195,41 @@ def _checked(case: Case, result: LoadResult, truth: Truth) -> Checked:
         server_late_p99=float(np.percentile(truth.late[inside], 99)),
         server_cpu_per_event=truth.cpu / events,
         health=health(result.pulses, window),
+    )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """An open loop as it was: how late sends were, in seconds; requests a second and the coefficient of variation of
+    the gaps between arrivals, as asked (1 for Poisson, but for chance) and as the server saw them."""
+
+    late: NDArray[np.float64]
+    asked_rate: float
+    seen_rate: float
+    asked_variation: float
+    seen_variation: float
+    most_in_flight: int
+    failed: int
+
+
+def check_arrivals(rate: float, count: int, slots: int, schedule: Schedule) -> Arrivals:
+    """Sends `count` requests as a Poisson process at `rate`, at most `slots` of them at once."""
+    offsets = poisson_offsets(rate, count, 1)
+    requests = tuple(replace(request(n, 64), offset=offset) for n, offset in enumerate(offsets))
+    with _own_core() as core, tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "truth.npz"
+        with serving(schedule, log, core) as url, Workers(slots) as workers:
+            result = asyncio.run(workers.run(LoadJob(url, "openai", requests, slots, True, 600.0)))
+        seen = np.diff(np.sort(read_truth(log).arrived))
+    asked = np.diff(offsets)
+    return Arrivals(
+        late=np.array([r.t_send - r.t_scheduled for r in result.requests]),
+        asked_rate=float(1 / asked.mean()),
+        seen_rate=float(1 / seen.mean()),
+        asked_variation=float(asked.std() / asked.mean()),
+        seen_variation=float(seen.std() / seen.mean()),
+        most_in_flight=peak_in_flight(result.requests),
+        failed=sum(not r.ok for r in result.requests),
     )
 
 

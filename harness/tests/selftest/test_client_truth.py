@@ -14,7 +14,7 @@ import pytest
 from harness.metrics.client_health import Health, health
 from harness.metrics.steady_window import Window
 from harness.model import Event, LoadLevel, RequestRecord, RequestStatus
-from harness.selftest.client import Case, cells, check_client, compare, serving
+from harness.selftest.client import Case, cells, check_arrivals, check_client, compare, serving
 from harness.selftest.truth_server import Schedule, Truth, read_truth
 
 
@@ -121,3 +121,11 @@ def test_the_client_agrees_with_the_truth() -> None:
     assert 0.5 < checked.tokens_per_s / checked.case.ideal < 1.05
     assert (checked.errors.stamp > -1e-4).all()  # nothing is seen before it is sent
     assert all(cells(checked))
+
+
+def test_arrivals_are_those_that_were_asked_for() -> None:
+    found = check_arrivals(100.0, 40, 64, Schedule(0.02, 0.0, 0.001))
+    assert found.failed == 0
+    assert (found.late >= 0).all()
+    assert found.seen_rate == pytest.approx(found.asked_rate, rel=0.3)
+    assert 0.5 < found.asked_variation < 1.5
