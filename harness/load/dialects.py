@@ -145,9 +145,9 @@ class OpenAiCompletions:
         total = predicted if predicted is not None else total
         from_cache = _count(timings, "cache_n")
         # The first token comes from the prompt; each later pass yields its accepted drafts and one more.
+        # Its drafts are counted before its tokens are sent one by one: only at a step's end do the two agree.
         steps = total - 1 - accepted if accepted is not None and total else None
-        if steps is not None and steps < 0:
-            raise _UnreadableError(f"it counts {accepted} accepted drafts among {total} tokens")
+        steps = steps if steps is None or steps >= 0 else None
         text, finish = _openai_choice(message)
         return Arrival(
             text=text,

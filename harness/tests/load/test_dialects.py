@@ -103,6 +103,7 @@ def test_llama_cpp_timings() -> None:
             timings |= {"draft_n": accepted, "draft_n_accepted": accepted}
         messages.append(text("x", timings=timings))
     out = OPENAI.decode(stream(*messages, text("", **usage(12)), "[DONE]"))
+    assert out.error == ""
     assert out.verify_steps == 3
     assert out.events[-1].tokens == 12
     assert out.cached_tokens == 0  # of the last event that says so
