@@ -1,16 +1,35 @@
 #!/usr/bin/env bash
-# mtpbench beside SGLang's own client (bench_serving 0.5.16) on the embedded llama.cpp server: the same 40 prompts of
-# 64 tokens, 48 output tokens, concurrency 4, three runs each in ABBA order, a fresh server for every run (no cache).
-# From the repository: `bash ci/compare_clients.sh`. Needs .venv with the extra `embedded`, Python 3.11 and PyPI.
-# Nothing of torch is installed: peer.py below loads the client's module without the package around it.
-set -euo pipefail
-bin=$PWD/.venv/bin dir=$(mktemp -d) server=
-trap 'test -z "$server" || kill "$server" || true; rm -rf "$dir"' EXIT
-"${PYTHON311:-python3.11}" -m venv "$dir/venv"
-"$dir/venv/bin/pip" install -q transformers==5.12.1 tokenizers==0.22.2 numpy==2.4.6 aiohttp==3.14.5 requests==2.34.2 tqdm==4.70.1 \
-  datasets==5.2.0 pillow==13.0.0 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 gguf==0.19.0
-"$dir/venv/bin/pip" install -q --no-deps sglang==0.5.16
-cat > "$dir/peer.py" <<'PY'
+# Our load client beside AIPerf's, GuideLLM's, vLLM's and SGLang's on our truth server: what they say of time stamps, TTFT,
+# and what they cost. The table of docs/client.md.
+#   ci/compare_clients.sh [FOLDER [CLIENT…]]      STREAMS=512 GAP_MS=33 ROUNDS=4
+# FOLDER keeps the environments (8 GB, most of it GuideLLM's torch) and each client's output for the next time. Needs .venv,
+# python3.11 and PyPI; what can't be installed is said and left out.
+set -uo pipefail
+here=$PWD dir=${1:-$(mktemp -d)} clients=("${@:2}")
+[ ${#clients[@]} -gt 0 ] || clients=(mtpbench vllm sglang aiperf guidellm)
+mkdir -p "$dir" && cd "$dir" && dir=$PWD
+environment() { # NAME, then what to install: words for pip, `--` between two calls
+  local name=$1 words=(); shift
+  [ -e "$name/.ready" ] && return
+  "${PYTHON311:-python3.11}" -m venv "$name"
+  for word in "$@" --; do
+    if [ "$word" != -- ]; then words+=("$word"); continue; fi
+    "$name/bin/pip" install -q --no-compile "${words[@]}" || { echo "$name can't be installed here" >&2; rm -rf "$name"; return; }
+    words=()
+  done
+  touch "$name/.ready"
+}
+for client in "${clients[@]}"; do
+  case $client in
+    # Only their measuring code: the rest of these two would bring torch and CUDA.
+    vllm) environment vllm --no-deps vllm==0.33.0 -- aiohttp numpy tqdm regex ;;
+    sglang) environment sglang transformers==5.12.1 tokenizers==0.22.2 numpy==2.4.6 aiohttp==3.14.5 requests==2.34.2 tqdm==4.70.1 \
+      datasets==5.2.0 pillow==13.0.0 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 -- --no-deps sglang==0.5.16 ;;
+    aiperf) environment aiperf aiperf==0.13.0 ;;
+    guidellm) environment guidellm guidellm==0.8.1 ;;
+  esac
+done
+cat > sglang_client.py <<'PY'
 import importlib.util, sys, types
 [root] = importlib.util.find_spec("sglang").submodule_search_locations
 for name in ("sglang", "sglang.srt.utils", "sglang.srt.disaggregation.utils"):  # their __init__ would import torch
@@ -20,79 +39,53 @@ module.FAKE_BOOTSTRAP_HOST = ""  # unused: for disaggregated servers
 from sglang.benchmark.serving import cli_main
 cli_main()
 PY
-PYTHONPATH=$PWD "$dir/venv/bin/python" - "$dir" <<'PY'
-import json, pathlib, sys
-import gguf, tokenizers
-from harness.corpus import corpus
-from harness.engines import tiny_gguf
-out = pathlib.Path(sys.argv[1])
-tiny_gguf.write(out / "tiny.gguf")
-fields = gguf.GGUFReader(out / "tiny.gguf").fields
-tokens, merges = (fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges"))
-vocabulary = {token: n for n, token in enumerate(tokens)}
-bpe = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [tuple(merge.split(" ")) for merge in merges]))
-bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-bpe.decoder = tokenizers.decoders.ByteLevel()
-(out / "tokenizer").mkdir()
-bpe.save(str(out / "tokenizer/tokenizer.json"))
-(out / "tokenizer/tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-ids = bpe.encode("\n".join(corpus("prose"))[:200_000]).ids
-texts = [bpe.decode(ids[n : n + 64]) for n in range(0, len(ids), 200)]
-texts = [text for text in texts if len(bpe.encode(text).ids) == 64][:44]  # mtpbench warms up with the first four
-(out / "ours.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-turns = ([{"content": text}, {"content": "any"}] for text in texts[4:])
-(out / "theirs.jsonl").write_text("".join(json.dumps({"conversations": turn}) + "\n" for turn in turns))
+cat > vllm_client.py <<'PY'
+"""vLLM's benchmark() of benchmarks/serve.py as it is; what it imports from the rest of vLLM would import torch."""
+import argparse, asyncio, dataclasses, gc, importlib.util, json, logging, sys, types
+url, prompts, out = sys.argv[1:4]
+tokens, streams, count = map(int, sys.argv[4:7])
+[root] = importlib.util.find_spec("vllm").submodule_search_locations
+for name in ("vllm", "vllm.benchmarks", "vllm.benchmarks.lib", "vllm.utils"):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__path__ = [root + name.removeprefix("vllm").replace(".", "/")]
+def stub(name, **values):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__dict__.update(values)
+fields = ("multi_modal_data", "lora_request", "request_id", "timestamp", "chat_messages", "request_overrides")
+ask = dataclasses.make_dataclass(
+    "SampleRequest", ["prompt", "prompt_len", "expected_output_len", *((f, object, None) for f in fields)])
+stub("vllm.logger", init_logger=logging.getLogger)
+stub("vllm.benchmarks.datasets", SampleRequest=ask, add_dataset_parser=None, get_samples=None)
+stub("vllm.tokenizers", TokenizerLike=object, get_tokenizer=None)
+stub("vllm.utils.argparse_utils", FlexibleArgumentParser=argparse.ArgumentParser)
+stub("vllm.utils.network_utils", join_host_port=None)
+stub("vllm.utils.gc_utils", freeze_gc_heap=gc.freeze)
+from vllm.benchmarks import serve
+asked = [ask(json.loads(line)["prompt"], 10, tokens) for line in open(prompts)][:count]
+result = asyncio.run(serve.benchmark(
+    serve.TaskType.GENERATION, "openai", url + "/v1/completions", url, "truth", "truth", None, asked, None, float("inf"),
+    1.0, True, 0, False, ["ttft"], [99.0], True, {}, streams, None, None, None, ready_check_timeout_sec=0))
+json.dump(result, open(out, "w"))
 PY
-port=$("$bin/python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
-url=http://127.0.0.1:$port
-for arm in "no-mtp 0" "mtp 3"; do
-  read -r name drafts <<< "$arm"
-  cat > "$dir/$name.yaml" <<YAML
-{version: 1, name: $name, question: "What does mtpbench measure?", arms: {$name: {}}, arrival: {concurrency: [4], requests_per_slot: 10},
- server: {engine: attach, url: "$url", api: llamacpp}, workload: {prompts: jsonl, file: ours.jsonl, input_tokens: 64, output_tokens: 48}}
-YAML
-  for client in ours theirs theirs ours ours theirs; do
-    "$bin/python" -m harness.engines.llamacpp_server --model "$dir/tiny.gguf" --port "$port" --alias tiny --slots 4 \
-      --threads 1 --context 256 --draft-tokens "$drafts" >> "$dir/log" 2>&1 & server=$!
-    until "$bin/python" -c "import urllib.request as u; u.urlopen('$url/health')" 2>/dev/null; do kill -0 "$server"; sleep 0.5; done
-    echo "$name: $client" >&2
-    if [ $client = ours ]; then "$bin/python" -m harness run "$dir/$name.yaml" --store "$dir/$name" >> "$dir/log" 2>&1; else
-      HF_HUB_OFFLINE=1 "$dir/venv/bin/python" "$dir/peer.py" --backend vllm --base-url "$url" --model tiny --tokenizer "$dir/tokenizer" \
-        --dataset-name custom --dataset-path "$dir/theirs.jsonl" --num-prompts 40 --sharegpt-output-len 48 --max-concurrency 4 \
-        --warmup-requests 4 --disable-tqdm --output-details --output-file "$dir/$name.jsonl" >> "$dir/log" 2>&1
-    fi || { tail -n 30 "$dir/log"; exit 1; }
-    kill "$server"; wait "$server" || true; server=
-  done
-done
-if [ -n "${KEEP:-}" ]; then mkdir -p "$KEEP"; cp -r "$dir"/*.json* "$dir"/log "$dir"/tokenizer "$dir"/no-mtp "$dir"/mtp "$KEEP"; fi
-"$bin/python" - "$dir" <<'PY'
+"$here/.venv/bin/python" - "${STREAMS:-512}" "${ROUNDS:-4}" <<'PY'
 import json, pathlib, sys
-from statistics import fmean, median
-from harness.store.runs import load_run
-from harness.results.lines import summarise
-root = pathlib.Path(sys.argv[1])
-COLUMNS = "TPOT median", "TPOT mean", "TTFT median", "output tok/s"
-def ours(run):
-    [line] = summarise(run)
-    assert not line.failed and line.requests == 40, line
-    value = line.get
-    return 1e3 * value("tpot_p50"), 1e3 * value("tpot_mean"), 1e3 * value("ttft_p50"), value("output_throughput")
-def ours_as_theirs(run):  # calculate_metrics() of sglang/benchmark/serving.py, on our raw records
-    rs = run.passes[0].requests
-    tpot = [1e3 * (r.t_end - r.events[0].t) / (r.output_tokens_asked - 1) for r in rs]
-    ttft = [1e3 * (r.events[0].t - r.t_scheduled) for r in rs]
-    seconds = max(r.t_end for r in rs) - min(r.t_scheduled for r in rs)
-    return median(tpot), fmean(tpot), median(ttft), sum(r.output_tokens_asked for r in rs) / seconds
-def theirs(line):
-    r = json.loads(line)
-    assert r["completed"] == 40, r
-    return r["median_tpot_ms"], r["mean_tpot_ms"], r["median_ttft_ms"], r["output_throughput"]
-print(f"{'arm':7} {'client':32}" + "".join(f"{c:>28}" for c in COLUMNS) + "   (median of 3 runs [range], ratio to bench_serving)")
-for arm in ("no-mtp", "mtp"):
-    runs = [load_run(p.parent) for p in sorted((root / arm).glob("*/run.json"))]
-    peer = [theirs(line) for line in (root / f"{arm}.jsonl").read_text().splitlines()]
-    rows = {"bench_serving": peer, "mtpbench": [ours(r) for r in runs], "mtpbench, bench_serving's terms": [*map(ours_as_theirs, runs)]}
-    for client, values in rows.items():
-        cells = [f"{median(v):8.2f} [{min(v):.2f}–{max(v):.2f}] {median(v) / median(p):.3f}" for v, p in zip(zip(*values), zip(*peer))]
-        print(f"{arm:7} {client:32}" + "".join(f"{cell:>28}" for cell in cells))
+texts = [f"QID{n} the page maps each token to its slot" for n in range(int(sys.argv[1]) * int(sys.argv[2]))]
+words = ["<unk>", *"the page maps each token to its slot tok".split()]
+model = {"type": "WordLevel", "vocab": {word: n for n, word in enumerate(words)}, "unk_token": "<unk>"}
+none = dict.fromkeys(["truncation", "padding", "normalizer", "post_processor", "decoder"])
+one = {"version": "1.0", **none, "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+pathlib.Path("tokenizer").mkdir(exist_ok=True)
+settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "model_max_length": 4096}
+files = {
+    "tokenizer/tokenizer.json": [one],
+    "tokenizer/tokenizer_config.json": [settings],
+    "tokenizer/config.json": [{"model_type": "gpt2"}],
+    "vllm.jsonl": [{"prompt": text} for text in texts],
+    "guidellm.jsonl": [{"prompt": text, "output_tokens_count": 128} for text in texts],
+    "aiperf.jsonl": [{"text": text} for text in texts],
+    "sglang.jsonl": [{"conversations": [{"content": text}, {"content": "any"}]} for text in texts],
+}
+for name, lines in files.items():
+    pathlib.Path(name).write_text("\n".join(map(json.dumps, lines)) + "\n")
 PY
+cd "$here" && PYTHONPATH=$PWD .venv/bin/python ci/compare_clients.py "$dir" "${STREAMS:-512}" "${GAP_MS:-33}" "${ROUNDS:-4}" "${clients[@]}"

@@ -19,7 +19,8 @@
 #   --skip STEP                may be repeated
 #   --dry-run
 #
-# Exit code: that of the trend, see docs/statistics.md; 1 where the node is not free or a file is damaged.
+# Exit code: that of the night's word (docs/exit-codes.md): 2 where a step failed, 6 where something that this night
+# was to measure is missing, else that of the trend. No step that fails ends the night: the pages say so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -55,7 +56,9 @@ mtpbench=("${PYTHON:-python3}" -m harness)
 on_gpus=() from=()
 [ -z "$gpus" ] || on_gpus=(--gpus "$gpus")
 [ -z "$image" ] || from=(--image "$image")
-last=0
+last=0 measure=yes
+
+steps="$out/steps" # a line for each step that ran: its name and its exit code
 
 # step NAME COMMAND…: what it prints also goes to OUT/NAME.log; its exit code is left in $last.
 step() {
@@ -67,29 +70,48 @@ step() {
     last=0
     "$@" 2>&1 | tee "$out/$name.log" || last=${PIPESTATUS[0]}
     [ "$last" -eq 0 ] || echo "nightly: $name: exit code $last"
+    echo "$name $last" >> "$steps"
+}
+
+# all_in: how the night went so far; its word's exit code is left in $night.
+night=0
+all_in() {
+    echo "nightly: night: ${mtpbench[*]} ci night $store --steps $steps --site $out/site"
+    [ -z "$dry_run" ] || return 0
+    night=0
+    "${mtpbench[@]}" ci night "$store" --steps "$steps" --site "$out/site" > "$out/night.md" || night=$?
 }
 
 if [ -z "$dry_run" ]; then
     mkdir -p "$out"
+    : > "$steps"
     [ "$engine" != sglang ] || trap 'ci/teardown.sh "$MTPBENCH_JOB" || echo "nightly: containers may be left" >&2' EXIT
 fi
-step precheck "${mtpbench[@]}" ci precheck "${need_gpu[@]}" "${on_gpus[@]}" --wait 600
-[ "$last" -eq 0 ] || exit 1
-step aa "${mtpbench[@]}" aa "$sentinel" --pairs "$pairs" --store "$store" "${on_gpus[@]}" "${from[@]}"
+expected=()
 for scenario in "${scenarios[@]}"; do
-    step "run-$(basename "$scenario" .yaml)" "${mtpbench[@]}" run "$scenario" --store "$store" "${on_gpus[@]}" "${from[@]}"
+    case $skip in *" run-$(basename "$scenario" .yaml) "*) ;; *) expected+=("$scenario") ;; esac
 done
-step sentinel "${mtpbench[@]}" ci sentinel "$store"
-# A host in quarantine confirms nothing: 1 says that one is.
-[ "$last" -eq 0 ] || skip+="confirm "
-step confirm "${mtpbench[@]}" ci confirm "$store" --at-most "$confirm" "${on_gpus[@]}" "${from[@]}"
+step begin "${mtpbench[@]}" ci begin "$store" "${expected[@]}"
+step precheck "${mtpbench[@]}" ci precheck "${need_gpu[@]}" "${on_gpus[@]}" --wait 600
+# A node that is not free measures nothing; what the store and the pages say of the night goes on.
+[ "$last" -eq 0 ] || measure=''
+if [ -n "$measure" ]; then
+    step aa "${mtpbench[@]}" aa "$sentinel" --pairs "$pairs" --store "$store" "${on_gpus[@]}" "${from[@]}"
+    for scenario in "${scenarios[@]}"; do
+        step "run-$(basename "$scenario" .yaml)" "${mtpbench[@]}" run "$scenario" --store "$store" "${on_gpus[@]}" "${from[@]}"
+    done
+    step sentinel "${mtpbench[@]}" ci sentinel "$store"
+    # A host in quarantine confirms nothing: 1 says that one is.
+    [ "$last" -eq 0 ] || skip+="confirm "
+    step confirm "${mtpbench[@]}" ci confirm "$store" --at-most "$confirm" "${on_gpus[@]}" "${from[@]}"
+fi
 step trend "${mtpbench[@]}" trend "$store" --format markdown
-verdict=$last
-step publish "${mtpbench[@]}" publish "$store" "$out/site"
 step issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
 [ -z "$open_issues" ] || step open-issues ci/open_issues.sh "$out/issues"
 step verify "${mtpbench[@]}" store verify "$store"
-damaged=$last
 step upstream "${mtpbench[@]}" doctor --upstream --format markdown
-[ "$damaged" -eq 0 ] || exit 1
-exit "$verdict"
+all_in
+step publish "${mtpbench[@]}" publish "$store" "$out/site"
+all_in
+[ -n "$dry_run" ] || cat "$out/night.md"
+exit "$night"

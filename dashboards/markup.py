@@ -8,17 +8,22 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from harness.text import inert
+
+# As JSON writes them: control characters but tab and line feed, and marks that turn the direction of text around.
+_ACTS = re.compile(r"\\u(?:00[01][0-9a-f]|007f|008[0-9a-f]|009[0-9a-f]|061c|200[ef]|202[a-e]|206[6-9])")
 _SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,119}")
 
 
 def text(value: object) -> str:
     """Inert in text and in quoted attributes."""
-    return html.escape(str(value), quote=True)
+    return html.escape(inert(str(value)), quote=True)
 
 
 def script_json(value: object) -> str:
     """JSON that can stand in a script: no `</script>` and no comment can end it early."""
     dumped = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    dumped = _ACTS.sub(r"\\ufffd", dumped)
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -29,11 +29,12 @@ class Finding:
     sentence: str
     rows: tuple[Told, ...] = ()
     link: str = ""
+    details: tuple[str, ...] = ()  # sentences for who wants to know all
 
 
 def findings(site: Site) -> list[Finding]:
     """All that is wrong, worst first: rows that changed on one night for one arm are one finding."""
-    out = _of_rows(site)
+    out = [Finding(one.word.value, one.sentence, details=one.details) for one in site.troubles] + _of_rows(site)
     for view in site.scenarios:
         for run in _last_nights(view):
             report = site.reports[run.id]
@@ -123,7 +124,9 @@ def _answer(site: Site, found: Sequence[Finding]) -> str:
         verdict, sentence = judged.value, sentence.partition(": ")[2]
     nights = [night_of(run)[0] for view in site.scenarios for run in view.nightly]
     facts = [_count(len(found), "finding") if found else "Nothing is wrong"]
-    facts.append(f"{sum(one.status is not Status.MOVED for one in site.told)} rows judged")
+    judged_rows = sum(one.status not in (Status.MOVED, Status.YOUNG) for one in site.told)
+    young = sum(one.status is Status.YOUNG for one in site.told)
+    facts.append(_count(judged_rows, "row") + " judged" + (f", {young} too young to be judged" if young else ""))
     facts.append(f"last night {_age(max(nights), site.today)}" if nights else "no nightly run is stored")
     return (
         f'<div class="answer {text(verdict)}"><p class="word">{text(verdict)}</p><h1>{text(sentence)}</h1>'
@@ -144,6 +147,7 @@ def _card(one: Finding) -> str:
     rows = [row.sentence for row in one.rows]
     out = f'<p>{word(one.word)}</p><p class="what">{text(one.sentence)}</p>'
     more = details(f"{len(rows)} rows", items(rows)) if len(rows) > 1 else ""
+    more += details(f"{len(one.details)} rows", items(list(one.details))) if len(one.details) > 1 else ""
     changes = [f"{row.series.key.row}: {told}" for row in one.rows[:1] for told in history(row)]
     more += details("Its history", items(changes)) if changes else ""
     out += f'<div class="folded">{more}</div>' if more else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -38,20 +39,59 @@ def write_site(site: Site, out: Path, cache_dir: Path, watch: Watch = lambda _wh
 
     Raises StoreError where something else is in the way or the place can't be written.
     """
+    _recover(out)
     check_target(out)
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    name = f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    partial, aside = out.with_name(f"{name}.partial"), out.with_name(f"{name}.aside")
     try:
         partial.mkdir(parents=True)
         _assets(site, partial, cache_dir)
         _pages(site, partial, watch)
-        if out.exists():
-            shutil.rmtree(out)
-        partial.replace(out)
+        _swap(partial, out, aside)
     except OSError as error:
         raise StoreError(f"can't write {error.filename or out}: {error.strerror}", "Choose another place.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return sum(os.path.getsize(Path(folder) / name) for folder, _, names in os.walk(out) for name in names)
+
+
+def _swap(partial: Path, out: Path, aside: Path) -> None:
+    """The new site in place of the old one, which is removed last: killed at any point, one of the two is whole."""
+    if not out.exists():
+        partial.replace(out)
+        return
+    out.replace(aside)
+    try:
+        partial.replace(out)
+    except OSError:
+        aside.replace(out)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _recover(out: Path) -> None:
+    """After a publish that was killed: its halves go, and the older site, if it had just been put aside, comes back."""
+    if not out.parent.is_dir():
+        return
+    left = re.compile(rf"\.{re.escape(out.name)}\.(\d+)\.[0-9a-f]+\.(partial|aside)")
+    for path in sorted(out.parent.iterdir()):
+        match = left.fullmatch(path.name)
+        if match is None or _alive(int(match[1])):
+            continue
+        if match[2] == "aside" and not out.exists():
+            path.replace(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def _assets(site: Site, root: Path, cache_dir: Path) -> None:

@@ -46,12 +46,14 @@ def _state(site: Site, view: ScenarioView) -> str:
     for one in view.told:
         counts[one.status.value] = counts.get(one.status.value, 0) + 1
     told = ", ".join(f"{n} {status}" for status, n in counts.items())
-    worst = wrong[0] if wrong else None
-    sentence = (
-        f"<p>{word(worst.verdict.value)} {text(worst.sentence)}</p>"
-        if worst
-        else f"<p>{word('PASS')} No row is wrong.</p>"
-    )
+    young = [one for one in view.told if one.status is Status.YOUNG]
+    if wrong:
+        sentence = f"<p>{word(wrong[0].verdict.value)} {text(wrong[0].sentence)}</p>"
+    elif young:
+        what = f"{len(young)} of {len(view.told)} rows have too few nights to be judged."
+        sentence = f"<p>{word(young[0].verdict.value)} {what} {text(young[0].sentence)}</p>"
+    else:
+        sentence = f"<p>{word('PASS')} No row is wrong.</p>"
     return f'{sentence}<p class="soft">Rows: {text(told)}. <a href="../index.html#wrong">All findings</a></p>'
 
 

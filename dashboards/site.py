@@ -16,6 +16,7 @@ from harness.explain.answer import Explanation, explain
 from harness.explain.change import Subject
 from harness.model import LoadLevel
 from harness.nightly import series as trend
+from harness.nightly.night import Trouble, last_nights, read_nights, troubles
 from harness.nightly.series import Series, Told, night_of
 from harness.results.report import Report
 from harness.results.report import build as report_of
@@ -169,6 +170,7 @@ class Site:
     scenarios: tuple[ScenarioView, ...]
     reports: dict[str, Report]  # by run
     ledger: Ledger
+    troubles: tuple[Trouble, ...] = ()  # of each host's last night: steps that failed, rows that are missing
     floors: dict[tuple[str, str], Floors] = field(default_factory=dict)  # by host and scenario
     explained: dict[str, list[Explained]] = field(default_factory=dict)  # by scenario
 
@@ -232,9 +234,16 @@ def gather(
         scenarios=tuple(views),
         reports=reports,
         ledger=ledger,
+        troubles=tuple(_troubles(archive, today)),
         floors={place: pooled(archive.aa_runs(*place)) for place in sorted(places)},
         explained={view.name: _explained(view, reports) for view in views},
     )
+
+
+def _troubles(archive: Archive, today: date) -> list[Trouble]:
+    nights, _ = read_nights(archive.root)
+    last = last_nights([night for night in nights if night.day <= today])
+    return [one for night in last for one in troubles(night, archive)]
 
 
 def _explained(view: ScenarioView, reports: Mapping[str, Report]) -> list[Explained]:

@@ -13,7 +13,8 @@
         ├── ServerWedgedError  its process lives but serves nothing
         └── InvalidLaunchError it serves something else than was asked for
 
-The command line turns each into a message and exit code 2; anything else is a bug and shows a traceback.
+The command line turns each into a message and exit code 2. Anything else is a bug: one sentence, exit code 70, and
+the traceback in a file. `Interrupted` is Ctrl-C, and stands apart as KeyboardInterrupt does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class MtpbenchError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM, wherever the program was."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 from harness.units import DURATION_PATTERN, RATE_PATTERN, parse_duration, parse_rate
 
@@ -30,6 +31,15 @@ Duration = Annotated[
     BeforeValidator(_duration),
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["12ms", "90s", "20min"]}),
 ]
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be above zero")
+    return value
+
+
+Timeout = Annotated[Duration, AfterValidator(_above_zero)]
 Rate = Annotated[
     float,
     BeforeValidator(_rate),
@@ -43,7 +53,10 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 class Strict(BaseModel):
     """Frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # strict: `seed: "1"`, `chat: 1` and `temperature: true` are mistakes, not other ways to write a value.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True, allow_inf_nan=False
+    )
 
 
 class ServerSettings(Strict):
@@ -52,14 +65,18 @@ class ServerSettings(Strict):
     env: dict[str, str] = {}
     """Environment variables of the server. Quote numbers: SGLANG_USE_AITER: "1"."""
 
-    ready_timeout: Duration = 600.0
+    ready_timeout: Timeout = 600.0
     """How long the server may take to become ready."""
 
-    stall_timeout: Duration = 8.0
+    stall_timeout: Timeout = 8.0
     """How long all streams together may be silent, once one of them decodes, before the server is called
     wedged. Raise it where a single prefill step takes longer than this."""
 
-    request_timeout: Duration = 600.0
+    silence_timeout: Timeout = 180.0
+    """How long nothing at all may arrive while requests wait, whatever the server says of its health. Raise it where a
+    prefill takes longer than this."""
+
+    request_timeout: Timeout = 600.0
     """How long one request may take from its start to its last token."""
 
 
@@ -83,6 +100,21 @@ class Container(Strict):
 
     extra_args: list[str] = []
     """Further arguments of `docker run`."""
+
+
+def no_truth_value(value: object) -> object:
+    """For literals of numbers: Python calls true equal to 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"a number is needed, not {str(value).lower()}")
+    return value
+
+
+def is_file(path: Path) -> bool:
+    """Is it a file? A name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name of thousands of characters; a zero byte
+        return False
 
 
 def merge(base: Any, override: Any) -> Any:

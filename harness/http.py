@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from harness.access import PLAIN, Access
+
 HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
@@ -27,16 +29,18 @@ class Reply:
         """The body as JSON, or None where it isn't."""
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
 class ControlClient:
     """Short questions to a server: health, models, counters, tokenisation. Never raises for HTTP failures."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, access: Access = PLAIN) -> None:
         self.base_url = base_url
-        self._http = httpx.AsyncClient(base_url=base_url, headers=HEADERS | {"Connection": "close"}, trust_env=False)
+        headers = HEADERS | dict(access.headers) | {"Connection": "close"}
+        verify = access.ssl_context() if base_url.startswith("https:") else True
+        self._http = httpx.AsyncClient(base_url=base_url, headers=headers, verify=verify, trust_env=False)
 
     async def __aenter__(self) -> ControlClient:
         return self

@@ -1,4 +1,4 @@
-"""Triton helpers on number formats that both kernels share.
+"""Triton helpers on number formats that the kernels share.
 
 ``INTERPRETED`` is set on a CPU alone.  Triton's interpreter keeps bf16 as raw 16-bit integers: its
 dot multiplies those integers and its conversion from fp32 truncates.  Rounding by hand and

@@ -39,6 +39,7 @@ class Evidence:
         served: calls that the arm's kernel took, ``captured`` in a graph or ``eager``.
         passed: calls handed on to the engine's own path, by reason.
         draft_extend: calls of draft-extend, which has the same shape: ``served``, or why not.
+        decode: calls of decode, one query token a sequence: the same.
         batches: batch sizes seen while a graph was captured.
         query_lengths: longest query of the calls served.
         bodies: kernels that served them: on one device the same arm may choose between several.
@@ -51,6 +52,7 @@ class Evidence:
     served: Counter[str] = field(default_factory=Counter)
     passed: Counter[str] = field(default_factory=Counter)
     draft_extend: Counter[str] = field(default_factory=Counter)
+    decode: Counter[str] = field(default_factory=Counter)
     batches: set[int] = field(default_factory=set)
     query_lengths: set[int] = field(default_factory=set)
     bodies: set[str] = field(default_factory=set)
@@ -92,10 +94,10 @@ class Evidence:
                 self.batches.add(batch)
         self._dirty.set()
 
-    def count_draft_extend(self, outcome: str) -> None:
-        """One call of draft-extend: ``served`` by the arm's kernel, or the reason why not."""
+    def count_other(self, mode: str, outcome: str) -> None:
+        """One call of ``draft_extend`` or ``decode``: ``served`` by the arm's kernel, or the reason why not."""
         with self._lock:
-            self.draft_extend[outcome] += 1
+            {"draft_extend": self.draft_extend, "decode": self.decode}[mode][outcome] += 1
         self._dirty.set()
 
     def to_json(self) -> dict[str, Any]:
@@ -112,6 +114,7 @@ class Evidence:
                 "served": dict(self.served),
                 "passed": dict(self.passed),
                 "draft_extend": dict(self.draft_extend),
+                "decode": dict(self.decode),
                 "captured_batches": sorted(self.batches),
                 "query_lengths": sorted(self.query_lengths),
                 "bodies": sorted(self.bodies),

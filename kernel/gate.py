@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ARCHITECTURES = ("gfx950", "sm_90")
-GQA_RATIO = 16
+# Query heads a KV head: 16 at TP1 and TP2 of a model with 32 and 2, 8 at TP4, where KV heads are shared by two ranks.
+GQA_RATIOS = (16, 8)
 HEAD_SIZE = 256
 PAGE_SIZE = 16
 MAX_QUERY_LENGTH = 4
@@ -99,7 +100,7 @@ def reject_reason(case: AttentionCase) -> str | None:
         return "kv_dtype"
     if case.head_size != HEAD_SIZE:
         return "head_size"
-    if case.query_heads != GQA_RATIO * case.kv_heads:
+    if case.query_heads not in [ratio * case.kv_heads for ratio in GQA_RATIOS]:
         return "gqa_ratio"
     if case.page_size != (PAGE_SIZE if case.layout == "paged" else 1):
         return "page_size"

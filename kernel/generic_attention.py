@@ -1,7 +1,7 @@
 """Triton bodies of the generic arm: the baseline where AITER is missing.
 
-One query token a workgroup, as AITER's unified attention packs it for 16 heads a KV head: each KV
-byte is read once for every query token.  KV is cut into a number of segments that the host picks
+One query token a workgroup for 16 heads a KV head (two for 8), as AITER's unified attention packs it: each
+KV byte is read once for every query token (or two).  KV is cut into a number of segments that the host picks
 from the padded length; a reduction sums their fp32 partial results.
 """
 
@@ -19,14 +19,14 @@ from kernel.verify_attention import sequence_length
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["max_seqlen_q", "segments", "index_stride"])
+@triton.jit(do_not_specialize=["query_blocks", "segments", "index_stride"])
 def generic_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
     out_ptr,
-    partial_ptr,  # fp32 (batch, max_seqlen_q, KV heads, segments, ROWS, HEAD)
-    partial_max_ptr,  # fp32 (batch, max_seqlen_q, KV heads, segments, ROWS)
+    partial_ptr,  # fp32 (batch, query blocks, KV heads, segments, ROWS, HEAD)
+    partial_max_ptr,  # fp32 (batch, query blocks, KV heads, segments, ROWS)
     partial_sum_ptr,
     cu_seqlens_q_ptr,
     lengths_ptr,  # paged: KV lengths; tokens: offsets into index_ptr
@@ -36,7 +36,7 @@ def generic_kernel(
     v_descale_ptr,
     logit_scale,
     out_scale,
-    max_seqlen_q,
+    query_blocks,  # of a sequence: max_seqlen_q / (ROWS / GROUP), rounded up
     segments,
     index_stride,
     q_stride_token,
@@ -49,6 +49,7 @@ def generic_kernel(
     v_stride_head,
     out_stride_token,
     out_stride_head,
+    GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     ROWS: tl.constexpr,
     PAGE: tl.constexpr,
@@ -57,25 +58,29 @@ def generic_kernel(
     TOKENS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """One segment of the KV that one query token sees."""
-    seq = tl.program_id(0) // max_seqlen_q
-    token = tl.program_id(0) % max_seqlen_q
+    """One segment of the KV that a block of query tokens sees."""
+    seq = tl.program_id(0) // query_blocks
+    first_token = tl.program_id(0) % query_blocks * (ROWS // GROUP)
     head = tl.program_id(1)
     segment = tl.program_id(2)
     q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
     q_length = (tl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(tl.int32)
-    if token >= q_length:
+    if first_token >= q_length:
         return
+    row = tl.arange(0, ROWS)  # [ROWS] query tokens x query heads of this KV head
+    token = first_token + row // GROUP  # [ROWS]
+    real_row = token < q_length
+    token = tl.minimum(token, q_length - 1)
     length = sequence_length(cu_seqlens_q_ptr, lengths_ptr, seq, seq >= 0, TOKENS)
-    visible = tl.maximum(length - q_length + token + 1, 0)  # KV tokens this query sees
-    per_segment = tl.cdiv(tl.cdiv(visible, TILE), segments)
+    visible = length - q_length + token + 1  # [ROWS] KV tokens a row sees
+    seen = tl.maximum(tl.max(visible, 0), 0)  # by the last token
+    per_segment = tl.cdiv(tl.cdiv(seen, TILE), segments)
     first = segment * per_segment
-    last = tl.minimum(first + per_segment, tl.cdiv(visible, TILE))
+    last = tl.minimum(first + per_segment, tl.cdiv(seen, TILE))
 
-    row = tl.arange(0, ROWS)  # [ROWS] query heads of this KV head
     d = tl.arange(0, HEAD)  # [HEAD]
     t = tl.arange(0, TILE)  # [TILE]
-    q_row = (q_start + token) * q_stride_token + (head * ROWS + row) * q_stride_head  # [ROWS]
+    q_row = (q_start + token) * q_stride_token + (head * GROUP + row % GROUP) * q_stride_head  # [ROWS]
     q = tl.load(q_ptr + q_row[:, None] + d[None, :])  # [ROWS, HEAD] bf16
     q = operand(q, False, INTERPRETED)
     scale = logit_scale * LOG2_E
@@ -96,7 +101,7 @@ def generic_kernel(
     for tile in range(first, last):
         pos = tile * TILE + t  # [TILE]
         # Past the end the last visible token is read again, so that no load needs a mask.
-        real = tl.minimum(pos, visible - 1)
+        real = tl.minimum(pos, seen - 1)
         if TOKENS:
             place = tl.where(real < prefix, index + real, drafts + real)
             page = tl.load(place).to(tl.int64)  # [TILE] a slot is a page of one token
@@ -107,10 +112,12 @@ def generic_kernel(
         k = tl.load(k_head + k_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
         v = tl.load(v_head + v_offset[:, None] + d[None, :])  # [TILE, HEAD] e4m3
         s = tl.dot(q, tl.trans(operand(k, False, INTERPRETED))) * scale  # [ROWS, TILE]
-        s = tl.where((pos < visible)[None, :], s, float("-inf"))
-        new_top = tl.maximum(top, tl.max(s, 1))  # finite: each tile has a visible key
-        weight = tl.math.exp2(s - new_top[:, None])  # [ROWS, TILE]
-        shrink = tl.math.exp2(top - new_top)
+        s = tl.where(pos[None, :] < visible[:, None], s, float("-inf"))
+        new_top = tl.maximum(top, tl.max(s, 1))
+        # The first of two tokens may see nothing of a tile that the second sees.
+        anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
+        weight = tl.math.exp2(s - anchor[:, None])  # [ROWS, TILE]
+        shrink = tl.math.exp2(top - anchor)
         norm = norm * shrink + tl.sum(weight, 1)
         acc = acc * shrink[:, None]
         acc = tl.dot(operand(weight, False, INTERPRETED), operand(v, False, INTERPRETED), acc)  # [ROWS, HEAD]
@@ -120,9 +127,9 @@ def generic_kernel(
         v_scale = out_scale
         if v_descale_ptr is not None:
             v_scale *= tl.load(v_descale_ptr)
-        out_row = (q_start + token) * out_stride_token + (head * ROWS + row) * out_stride_head
+        out_row = (q_start + token) * out_stride_token + (head * GROUP + row % GROUP) * out_stride_head
         result = acc * (v_scale / tl.where(norm > 0, norm, 1.0))[:, None]
-        tl.store(out_ptr + out_row[:, None] + d[None, :], output(result, INTERPRETED))
+        tl.store(out_ptr + out_row[:, None] + d[None, :], output(result, INTERPRETED), mask=real_row[:, None])
     else:
         item = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
         base = (item * segments + segment) * ROWS
@@ -133,7 +140,7 @@ def generic_kernel(
             tl.store(partial_ptr + (base + row)[:, None] * HEAD + d[None, :], acc)
 
 
-@triton.jit(do_not_specialize=["max_seqlen_q"])
+@triton.jit(do_not_specialize=["query_blocks"])
 def generic_reduce_kernel(
     out_ptr,
     partial_ptr,
@@ -142,19 +149,20 @@ def generic_reduce_kernel(
     cu_seqlens_q_ptr,
     v_descale_ptr,
     out_scale,
-    max_seqlen_q,
+    query_blocks,  # of a sequence: max_seqlen_q / (ROWS / GROUP), rounded up
     out_stride_token,
     out_stride_head,
+    GROUP: tl.constexpr,
     HEAD: tl.constexpr,
     ROWS: tl.constexpr,
     SEGMENTS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """One output row, from the segments of its query token."""
-    seq = tl.program_id(0) // max_seqlen_q
-    token = tl.program_id(0) % max_seqlen_q
+    """One output row, from the segments of its query tokens."""
+    seq = tl.program_id(0) // query_blocks
     head = tl.program_id(1)
     row = tl.program_id(2)
+    token = tl.program_id(0) % query_blocks * (ROWS // GROUP) + row // GROUP
     q_start = tl.load(cu_seqlens_q_ptr + seq).to(tl.int64)
     if token >= tl.load(cu_seqlens_q_ptr + seq + 1) - q_start:
         return
@@ -172,5 +180,5 @@ def generic_reduce_kernel(
     if v_descale_ptr is not None:
         v_scale *= tl.load(v_descale_ptr)
     result = tl.sum(part * weight[:, None], 0) * (v_scale / tl.where(norm > 0, norm, 1.0))
-    out_row = (q_start + token) * out_stride_token + (head * ROWS + row) * out_stride_head
+    out_row = (q_start + token) * out_stride_token + (head * GROUP + row % GROUP) * out_stride_head
     tl.store(out_ptr + out_row + d, output(result, INTERPRETED))

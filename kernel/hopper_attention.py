@@ -35,6 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernel import arithmetic, verify_attention
+from kernel.hopper_reduction import sum_own_shares, write_zeros
 
 # Triton 3.9's names for them, and 3.6's.
 copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -212,6 +213,131 @@ def _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, item, TOKENS: 
     return gl.sum((mine & (lengths <= 0)).to(gl.int32), 0)
 
 
+@gluon.jit
+def _stored_query(q, scale):
+    """Q [ROWS, HEAD] bf16 in shared memory as fp16, in the order of the products with K.
+
+    Also what stays outside the product: a factor of each row in shared memory, the same for all rows, and whether any
+    row's is not 1.
+    """
+    # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
+    power, inverse_power = power_of_two_near(gl.abs(scale))
+    fraction = gl.abs(scale) * inverse_power
+    q = q.to(gl.float32)
+    # bf16 has fp32's range and fp16 has not: what a row's power has beyond 2^13 is left outside.
+    unit, inverse = power_of_two_near(gl.max(gl.abs(q), 1))  # [ROWS]
+    wanted = gl.minimum(unit * power, 2.0**126)
+    inside = gl.minimum(wanted, LARGEST_UNIT)
+    # A negative scale goes into Q too, so that a row's largest product has its largest logit.
+    q = (q * (inverse * inside * gl.where(scale < 0, -1.0, 1.0))[:, None]).to(gl.float16)
+    outside = gl.where(wanted > LARGEST_UNIT, wanted / LARGEST_UNIT, 1.0)
+    wide = gl.max(outside, 0) > 1.0
+    units = gl.allocate_shared_memory(gl.float32, [ROWS], LINE, outside)
+    # Chunk by chunk, for each first what meets even 16-bit columns of K, then the rest.
+    QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
+    q = gl.permute(gl.reshape(q, [ROWS, QK_PARTS, QK_CHUNK // 2, 2, 2]), [1, 3, 0, 2, 4])
+    q_tiles = gl.allocate_shared_memory(
+        gl.float16, [2 * QK_PARTS * ROWS, QK_CHUNK], gl.NVMMASharedLayout(QK_CHUNK * 2, 16, 2)
+    )
+    q_tiles.store(gl.reshape(q, [2 * QK_PARTS * ROWS, QK_CHUNK]))
+    fence_async_shared()
+    return q_tiles, units, fraction, wide
+
+
+@gluon.jit
+def _logits(k_tile, q_tiles):
+    """S^T [TILE, ROWS] of a tile of K [TILE, PAIRS], in chunks of columns, without the rows' factors."""
+    QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
+    s = gl.zeros([TILE, ROWS], gl.float32, SCORES)
+    for part in gl.static_range(QK_PARTS):
+        k_even, k_odd = _converted(k_tile.slice(part * QK_CHUNK, QK_CHUNK, 1).load(LEFT))
+        q_even = q_tiles.slice(2 * part * ROWS, ROWS, 0).permute((1, 0))
+        q_odd = q_tiles.slice((2 * part + 1) * ROWS, ROWS, 0).permute((1, 0))
+        s = warpgroup_mma(k_even, q_even, s, use_acc=part > 0, is_async=True)
+        s = warpgroup_mma(k_odd, q_odd, s, is_async=True)
+        if part == 0:
+            last_even, last_odd = k_even, k_odd
+        else:
+            s, last_even, last_odd = warpgroup_mma_wait(2, [s, last_even, last_odd])
+            last_even, last_odd = k_even, k_odd
+    s, last_even, last_odd = warpgroup_mma_wait(0, [s, last_even, last_odd])
+    return s
+
+
+@gluon.jit
+def _weights(s, fraction, first_tile, tops, votes, p_tile, norm, even, odd):
+    """Weights [TILE, ROWS] in fp16 from logits, in registers and in ``p_tile``, by each row's reference in ``tops``.
+
+    Where a logit exceeds its row's reference by too much, once more with the true maximum, and with what was summed
+    so far rescaled.
+    """
+    weight = gl.zeros([TILE, ROWS], gl.float16, SCORES)
+    stale = first_tile
+    pending = 1
+    while pending > 0:
+        if stale:
+            top = tops.load(gl.SliceLayout(0, SCORES))
+            new_top = gl.maximum(top, gl.max(s, 0) * fraction)
+            # A row that has seen nothing yet has no largest logit to subtract.
+            new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
+            if not first_tile:
+                shrink = gl.exp2(top - new_top)
+                NORM: gl.constexpr = norm.type.layout
+                norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
+                norm = norm * norm_shrink[None, None, :]
+                even = even * shrink[None, :]
+                odd = odd * shrink[None, :]
+            tops.store(new_top)
+        x = s * fraction - tops.load(gl.SliceLayout(0, SCORES))[None, :]
+        weight = gl.exp2(x).to(gl.float16)
+        votes.store(_any_in_warp(gl.max(_by_thread(x), 1)))
+        p_tile.store(weight)
+        fence_async_shared()
+        barrier()
+        # A logit that exceeds its row's reference by too much: once more with the true maximum.
+        pending = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(VOTES), 0), 0)
+        stale = True
+    return weight, norm, even, odd
+
+
+@gluon.jit
+def _weighted_values(v_tile, p_tile, weight, norm, even, odd):
+    """Add a tile: to ``even`` and ``odd`` [PAIRS, ROWS] the products with V's elements at even and odd places, to
+    ``norm`` [WARPS, 8, ROWS] the weights.
+    """
+    for part in gl.static_range(TILE // PV_CHUNK):
+        v_even, v_odd = _converted_apart(v_tile.slice(part * PV_CHUNK, PV_CHUNK, 0).permute((1, 0)).load(LEFT))
+        p_part = p_tile.slice(part * PV_CHUNK, PV_CHUNK, 0)
+        even = warpgroup_mma(v_even, p_part, even, is_async=True)
+        odd = warpgroup_mma(v_odd, p_part, odd, is_async=True)
+        if part == 0:
+            last_even, last_odd = v_even, v_odd
+        else:
+            even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
+            last_even, last_odd = v_even, v_odd
+    # While the last products run, which still read the fragments of V.
+    norm += _row_sums(weight.to(gl.float32))
+    even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
+    return norm, even, odd
+
+
+@gluon.jit
+def _store_partial(partial, partial_lse, tops, norm, even, odd):
+    """Write a piece's means of V [ROWS, HEAD] in fp16, and log2 of the sums of its weights [ROWS]."""
+    # One row a thread pair: few logarithms and divisions.
+    total = gl.sum(gl.convert_layout(gl.reshape(norm, [8 * WARPS, ROWS]), SUMS), 0)
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, SUMS))
+    gl.store(partial_lse + row, tops.load(gl.SliceLayout(0, SUMS)) + gl.log2(total))
+    tops.store(1.0 / gl.where(total > 0, total, 1.0))
+    inverse = tops.load(gl.SliceLayout(0, SCORES))
+    result = gl.join((even * inverse[None, :]).to(gl.float16), (odd * inverse[None, :]).to(gl.float16))
+    # Through shared memory, so that a thread writes 16 bytes at a time.
+    result = gl.convert_layout(gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD]), PARTIAL)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, PARTIAL))
+    d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
+    gl.store(partial + row[:, None] * HEAD + d[None, :], result)
+
+
 @gluon.jit(do_not_specialize=["batch", "kv_heads", "slots", "even_pieces", "index_stride"])
 def hopper_kernel(
     q_ptr,
@@ -258,7 +384,7 @@ def hopper_kernel(
     if SHARES:
         vacant = _is_vacant(cu_seqlens_q_ptr, lengths_ptr, batch, kv_heads, b, program, TOKENS)
         if vacant > 0:
-            _write_zeros(out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP)
+            write_zeros(out_ptr, cu_seqlens_q_ptr, kv_heads, program, out_stride_token, out_stride_head, GROUP)
     if first >= last:
         return  # more programs than pieces
     q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
@@ -296,28 +422,7 @@ def hopper_kernel(
         )  # fmt: skip
     places = _places(index_row, draft_row, first + 1, length, prefix, TOKENS)
 
-    # scale = fraction x power: the power goes into Q, where it is exact, the fraction (1 to 2) stays outside.
-    power, inverse_power = power_of_two_near(gl.abs(scale))
-    fraction = gl.abs(scale) * inverse_power
-    q = q.to(gl.float32)
-    # bf16 has fp32's range and fp16 has not: what a row's power has beyond 2^13 is left outside.
-    unit, inverse = power_of_two_near(gl.max(gl.abs(q), 1))  # [ROWS]
-    wanted = gl.minimum(unit * power, 2.0**126)
-    inside = gl.minimum(wanted, LARGEST_UNIT)
-    # A negative scale goes into Q too, so that a row's largest product has its largest logit.
-    q = (q * (inverse * inside * gl.where(scale < 0, -1.0, 1.0))[:, None]).to(gl.float16)
-    outside = gl.where(wanted > LARGEST_UNIT, wanted / LARGEST_UNIT, 1.0)
-    wide = gl.max(outside, 0) > 1.0
-    units = gl.allocate_shared_memory(gl.float32, [ROWS], LINE, outside)
-    # Chunk by chunk, for each first what meets even 16-bit columns of K, then the rest.
-    QK_PARTS: gl.constexpr = PAIRS // QK_CHUNK
-    q = gl.permute(gl.reshape(q, [ROWS, QK_PARTS, QK_CHUNK // 2, 2, 2]), [1, 3, 0, 2, 4])
-    q_tiles = gl.allocate_shared_memory(
-        gl.float16, [2 * QK_PARTS * ROWS, QK_CHUNK], gl.NVMMASharedLayout(QK_CHUNK * 2, 16, 2)
-    )
-    q_tiles.store(gl.reshape(q, [2 * QK_PARTS * ROWS, QK_CHUNK]))
-    fence_async_shared()
-
+    q_tiles, units, fraction, wide = _stored_query(q, scale)
     p_tile = gl.allocate_shared_memory(gl.float16, [TILE, ROWS], gl.NVMMASharedLayout(128, 16, 2))
     votes = gl.allocate_shared_memory(gl.int32, [WARPS * 32], LINE)
     # What the loop does not need waits in shared memory too.
@@ -342,197 +447,23 @@ def hopper_kernel(
                 k_tiles.index(1 - now), v_tiles.index(1 - now), k_pairs, v_pairs, head_pairs, places, tile + 1, length,
                 page_pairs, slot_pairs, TOKENS,
             )  # fmt: skip
-        places = _places(index_row, draft_row, tile + 2, length, prefix, TOKENS)
+        places = _places(index_row, draft_row, tile + 2, length, prefix, TOKENS)  # [pages] or [TILE]
 
-        k_tile = k_tiles.index(now)
-        v_tile = v_tiles.index(now)
-        s = gl.zeros([TILE, ROWS], gl.float32, SCORES)
-        for part in gl.static_range(QK_PARTS):
-            k_even, k_odd = _converted(k_tile.slice(part * QK_CHUNK, QK_CHUNK, 1).load(LEFT))
-            q_even = q_tiles.slice(2 * part * ROWS, ROWS, 0).permute((1, 0))
-            q_odd = q_tiles.slice((2 * part + 1) * ROWS, ROWS, 0).permute((1, 0))
-            s = warpgroup_mma(k_even, q_even, s, use_acc=part > 0, is_async=True)
-            s = warpgroup_mma(k_odd, q_odd, s, is_async=True)
-            if part == 0:
-                last_even, last_odd = k_even, k_odd
-            else:
-                s, last_even, last_odd = warpgroup_mma_wait(2, [s, last_even, last_odd])
-                last_even, last_odd = k_even, k_odd
-        s, last_even, last_odd = warpgroup_mma_wait(0, [s, last_even, last_odd])
+        s = _logits(k_tiles.index(now), q_tiles)  # [TILE, ROWS]
         if wide:
             s = s * units.load(gl.SliceLayout(0, SCORES))[None, :]
         if (tile + 1) * TILE > prefix + 1:
             s = gl.where((tile * TILE + t)[:, None] <= visible[None, :], s, float("-inf"))
-        weight = gl.zeros([TILE, ROWS], gl.float16, SCORES)
-        stale = tile == first
-        pending = 1
-        while pending > 0:
-            if stale:
-                top = tops.load(gl.SliceLayout(0, SCORES))
-                new_top = gl.maximum(top, gl.max(s, 0) * fraction)
-                # A row that has seen nothing yet has no largest logit to subtract.
-                new_top = gl.where(new_top == float("-inf"), 0.0, new_top)
-                if tile > first:
-                    shrink = gl.exp2(top - new_top)
-                    NORM: gl.constexpr = norm.type.layout
-                    norm_shrink = gl.convert_layout(shrink, gl.SliceLayout(0, gl.SliceLayout(1, NORM)))
-                    norm = norm * norm_shrink[None, None, :]
-                    even = even * shrink[None, :]
-                    odd = odd * shrink[None, :]
-                tops.store(new_top)
-            x = s * fraction - tops.load(gl.SliceLayout(0, SCORES))[None, :]
-            weight = gl.exp2(x).to(gl.float16)
-            votes.store(_any_in_warp(gl.max(_by_thread(x), 1)))
-            p_tile.store(weight)
-            fence_async_shared()
-            barrier()
-            # A logit that exceeds its row's reference by too much: once more with the true maximum.
-            pending = gl.max(gl.max(votes.reshape([WARPS, 32]).slice(0, 1, 1).load(VOTES), 0), 0)
-            stale = True
-        for part in gl.static_range(TILE // PV_CHUNK):
-            v_even, v_odd = _converted_apart(v_tile.slice(part * PV_CHUNK, PV_CHUNK, 0).permute((1, 0)).load(LEFT))
-            p_part = p_tile.slice(part * PV_CHUNK, PV_CHUNK, 0)
-            even = warpgroup_mma(v_even, p_part, even, is_async=True)
-            odd = warpgroup_mma(v_odd, p_part, odd, is_async=True)
-            if part == 0:
-                last_even, last_odd = v_even, v_odd
-            else:
-                even, odd, last_even, last_odd = warpgroup_mma_wait(2, [even, odd, last_even, last_odd])
-                last_even, last_odd = v_even, v_odd
-        norm += _row_sums(weight.to(gl.float32))
-        even, odd, last_even, last_odd = warpgroup_mma_wait(0, [even, odd, last_even, last_odd])
+        # weight [TILE, ROWS] fp16, also in p_tile; norm [WARPS, 8, ROWS]; even, odd [PAIRS, ROWS]
+        weight, norm, even, odd = _weights(s, fraction, tile == first, tops, votes, p_tile, norm, even, odd)
+        norm, even, odd = _weighted_values(v_tiles.index(now), p_tile, weight, norm, even, odd)
 
-    # One row a thread pair: few logarithms and divisions.
-    total = gl.sum(gl.convert_layout(gl.reshape(norm, [8 * WARPS, ROWS]), SUMS), 0)
     place = program.to(gl.int64) * ROWS
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, SUMS))
-    gl.store(partial_lse_ptr + place + row, tops.load(gl.SliceLayout(0, SUMS)) + gl.log2(total))
-    tops.store(1.0 / gl.where(total > 0, total, 1.0))
-    inverse = tops.load(gl.SliceLayout(0, SCORES))
-    result = gl.join((even * inverse[None, :]).to(gl.float16), (odd * inverse[None, :]).to(gl.float16))
-    # Through shared memory, so that a thread writes 16 bytes at a time.
-    result = gl.convert_layout(gl.reshape(gl.permute(result, [1, 0, 2]), [ROWS, HEAD]), PARTIAL)
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, PARTIAL))
-    d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
-    gl.store(partial_ptr + (place + row)[:, None] * HEAD + d[None, :], result)
+    _store_partial(partial_ptr + place * HEAD, partial_lse_ptr + place, tops, norm, even, odd)
     if SHARES:
-        # All programs are on the device at once, so each may wait for the others of its item and
-        # then sum up its share of the output.
         cut = gl.max(cut_kept.load(THREADS), 0)
-        item = gl.max(item_kept.load(THREADS), 0)
-        piece = cut >> 16
-        pieces = cut & 0xFFFF
-        done = done_ptr + item
-        barrier()
-        gl.atomic_add(done, 1, sem="release")
-        v_scale = out_scale
-        if v_descale_ptr is not None:
-            v_scale *= gl.load(v_descale_ptr)
-        start = (program - piece).to(gl.int64) * ROWS
-        q_start = gl.load(cu_seqlens_q_ptr + item // kv_heads).to(gl.int64)
-        q_length = (gl.load(cu_seqlens_q_ptr + item // kv_heads + 1) - q_start).to(gl.int32)
-        out_item = out_ptr + q_start * out_stride_token + item % kv_heads * GROUP * out_stride_head
-        _wait(done, pieces)
-        one = gl.arange(0, 32 * WARPS, THREADS)
-        counter = done + one * 0
-        left = gl.atomic_add(counter, one * 0 + 1, mask=one == 0, sem="relaxed")
-        for share in range(piece, SHARES, pieces):
-            _reduce_share(
-                out_item, partial_ptr + start * HEAD, partial_lse_ptr + start,
-                share, pieces, q_length, v_scale, out_stride_token, out_stride_head, GROUP, SHARES,
-            )  # fmt: skip
-        # The last to have seen it leaves the counter as it was found.
-        gl.store(counter, one * 0, (one == 0) & (left == 2 * pieces - 1))
-
-
-@gluon.jit
-def _wait(counter, count):
-    """Wait until the counter has reached ``count``, and see what was written before it did."""
-    seen = 0
-    while seen < count:
-        seen = gl.inline_asm_elementwise(
-            "nanosleep.u32 40; ld.acquire.gpu.global.b32 $0, [$1];",
-            "=r,l",
-            [counter],
-            dtype=gl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    barrier()
-
-
-@gluon.jit
-def _write_zeros(
-    out_ptr,
-    cu_seqlens_q_ptr,
-    kv_heads,
-    item,
-    stride_token,
-    stride_head,
-    GROUP: gl.constexpr,
-):
-    """Write an item's output as zeros."""
-    seq = item // kv_heads
-    q_start = gl.load(cu_seqlens_q_ptr + seq).to(gl.int64)
-    q_length = (gl.load(cu_seqlens_q_ptr + seq + 1) - q_start).to(gl.int32)
-    row = gl.arange(0, GROUP, gl.SliceLayout(1, PARTIAL))
-    d = gl.arange(0, HEAD, gl.SliceLayout(0, PARTIAL))
-    zeros = gl.zeros([GROUP, HEAD], gl.bfloat16, PARTIAL)
-    for token in range(q_length):
-        offset = (q_start + token) * stride_token + (item % kv_heads * GROUP + row) * stride_head
-        gl.store(out_ptr + offset[:, None] + d[None, :], zeros)
-
-
-@gluon.jit
-def _reduce_share(
-    out_item,
-    partial,
-    partial_lse,
-    share,
-    pieces,
-    q_length,
-    v_scale,
-    out_stride_token,
-    out_stride_head,
-    GROUP: gl.constexpr,
-    SHARES: gl.constexpr,
-):
-    """One of the ``SHARES`` equal parts of an item's output, from its partial results."""
-    SIZE: gl.constexpr = ROWS * HEAD // SHARES
-    COLUMNS: gl.constexpr = SIZE if SIZE < HEAD else HEAD
-    BLOCK: gl.constexpr = SIZE // COLUMNS
-    CHUNK: gl.constexpr = WARPS * 4096 // SIZE
-    LANES: gl.constexpr = COLUMNS // 8  # of one row
-    # Pieces lie in registers, and only where there are too few rows also in lanes and warps.
-    PART: gl.constexpr = gl.BlockedLayout(
-        [1, 1, 8], [32 // LANES, 1, LANES], [1, WARPS, 1] if BLOCK >= WARPS else [WARPS, 1, 1], [2, 1, 0]
-    )
-    row = share // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
-    d = share % (HEAD // COLUMNS) * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, gl.SliceLayout(0, PART)))
-    p = gl.arange(0, CHUNK, gl.SliceLayout(1, gl.SliceLayout(2, PART)))
-    top = gl.full([BLOCK], float("-inf"), gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
-    norm = gl.zeros([BLOCK], gl.float32, gl.SliceLayout(0, gl.SliceLayout(2, PART)))
-    acc = gl.zeros([BLOCK, COLUMNS], gl.float32, gl.SliceLayout(0, PART))
-    for offset in range(0, pieces, CHUNK):
-        real = (offset + p < pieces)[:, None]  # [CHUNK, 1]
-        place = (offset + p)[:, None] * ROWS + row[None, :]  # [CHUNK, BLOCK]
-        # From L2: another SM wrote them.
-        lse = gl.load(partial_lse + place, real, float("-inf"), cache_modifier=".cg")
-        column = gl.expand_dims(gl.expand_dims(d, 0), 0)
-        part = gl.load(
-            partial + gl.expand_dims(place, 2) * HEAD + column, gl.expand_dims(real, 2), 0.0, cache_modifier=".cg"
-        )  # [CHUNK, BLOCK, COLUMNS]
-        new_top = gl.maximum(top, gl.max(lse, 0))
-        anchor = gl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = gl.exp2(lse - anchor[None, :])
-        shrink = gl.exp2(top - anchor)
-        norm = norm * shrink + gl.sum(weight, 0)
-        wide_shrink = gl.convert_layout(shrink, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
-        acc = acc * wide_shrink[:, None] + gl.sum(part.to(gl.float32) * gl.expand_dims(weight, 2), 0)
-        top = new_top
-    # A padding row sees no key at all; it gets zeros, not 0 / 0.
-    factor = gl.convert_layout(v_scale / gl.where(norm > 0, norm, 1.0), gl.SliceLayout(1, gl.SliceLayout(0, PART)))
-    result = (acc * factor[:, None]).to(gl.bfloat16)
-    row = share // (HEAD // COLUMNS) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, gl.SliceLayout(0, PART)))
-    place = (row // GROUP).to(gl.int64) * out_stride_token + row % GROUP * out_stride_head
-    gl.store(out_item + place[:, None] + d[None, :], result, (row // GROUP < q_length)[:, None])
+        sum_own_shares(
+            out_ptr, partial_ptr, partial_lse_ptr, done_ptr, cu_seqlens_q_ptr, v_descale_ptr, out_scale, kv_heads,
+            program, gl.max(item_kept.load(THREADS), 0), cut >> 16, cut & 0xFFFF, out_stride_token, out_stride_head,
+            GROUP, SHARES,
+        )  # fmt: skip

@@ -1,7 +1,7 @@
 """Compile every configuration for a GPU that is not there, and read what the compiler made.
 
-``python -m kernel.offline --arch gfx950`` prints a line a kernel and exits with 1 if one spills
-or has no matrix instruction.  Triton's PyPI wheel holds the compilers for both vendors.
+``python -m kernel.offline --arch gfx950`` prints a line a kernel, and what its loop over KV costs; it exits with 1
+if one spills or has no matrix instruction.  Triton's PyPI wheel holds the compilers for both vendors.
 """
 
 from __future__ import annotations
@@ -9,25 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import subprocess
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel.config import (
-    H200,
-    MI355X,
-    Arch,
-    GenericConfig,
-    LaunchConfig,
-    reachable,
-    reachable_generic,
-)
+from kernel import costs
+from kernel.config import H200, MI355X, Arch
+from kernel.launches import Launch, reachable_launches
+from kernel.resources import Resources, read_amd, read_nvidia
 
 ARCHES = {"gfx950": MI355X, "sm_90": H200}
 POINTERS = {
@@ -52,227 +43,46 @@ FLOATS = ("logit_scale", "out_scale")
 # Launching specialises these on divisibility by 16 (heads of 256 elements, torch allocations).
 # The slot stride divides too: a slot holds whole heads.
 ALIGNED_SUFFIXES = ("_ptr", "_token", "_head", "_page", "_slot")
-# Registers and LDS: AMD CDNA4 ISA guide and NVIDIA's Hopper tuning guide.
-CDNA_REGISTERS = 512
-CDNA_REGISTER_GRANULE = 8
-CDNA_LDS = 160 * 1024
-CDNA_MAX_WAVES = 8
-HOPPER_REGISTERS = 65536
-HOPPER_SHARED = 227 * 1024
-HOPPER_RESERVED = 1024
-HOPPER_MAX_WARPS = 64
-UNITS_PER_CORE = 4  # SIMDs of a CU, schedulers of an SM
-AMD_LOAD = re.compile(r"^\s*(?:global|buffer|flat)_load_(?:lds_)?(u?byte|u?short|dwordx[234]|dword)", re.MULTILINE)
-AMD_LOAD_BYTES = {
-    "byte": 1,
-    "ubyte": 1,
-    "short": 2,
-    "ushort": 2,
-    "dword": 4,
-    "dwordx2": 8,
-    "dwordx3": 12,
-    "dwordx4": 16,
-}
-SASS_LOAD = re.compile(r"\b(?:LDG|LDGSTS)\.[A-Z0-9_.]*")
-SASS_LOAD_BYTES = (("128", 16), ("64", 8), ("U8", 1), ("S8", 1), ("U16", 2), ("S16", 2))
+LABELLED = (
+    "GROUP", "ROWS", "BLOCK", "TILE", "BATCH_BLOCK", "TOKENS", "SHARES", "DIRECT", "CHUNK", "COLUMNS", "SEGMENTS",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What one compiled kernel takes.
+class Compiled:
+    """A kernel for a device that need not be there.
 
     Attributes:
-        kernel: name of the Triton function.
-        arch: ISA name.
-        label: the configuration in words.
-        vgprs: vector registers a lane on AMD (accumulation registers included), registers a
-            thread on NVIDIA.
-        agprs: accumulation registers a lane; 0 on NVIDIA.
-        spills: registers spilled on AMD, bytes of local memory a thread on NVIDIA.
-        lds_bytes: LDS or shared memory a workgroup.
-        matrix_instructions: MFMA or WGMMA / HMMA in the code.
-        load_bytes: bytes a lane and load -> number of global loads.
-        waves_per_simd: waves (warps) that fit on a SIMD (scheduler).
-        needs_matrix: whether the kernel is one that must use matrix units.
+        launch: what was compiled.
+        binary: Triton's compiled kernel, with ``asm`` and ``metadata``.
+        arguments: its run-time arguments in order: name -> Triton type.
     """
 
-    kernel: str
-    arch: str
-    label: str
-    vgprs: int
-    agprs: int
-    spills: int
-    lds_bytes: int
-    matrix_instructions: int
-    load_bytes: dict[int, int]
-    waves_per_simd: float
-    needs_matrix: bool
-
-    @property
-    def faults(self) -> list[str]:
-        """Why this must not ship; empty if it may."""
-        found = []
-        if self.spills:
-            found.append(f"{self.spills} spilled")
-        if self.needs_matrix and not self.matrix_instructions:
-            found.append("no matrix instruction")
-        if self.waves_per_simd == 0:
-            found.append("does not fit the device")
-        return found
+    launch: Launch
+    binary: Any
+    arguments: dict[str, str]
 
 
-def inspect(arch: Arch, sample: bool = False) -> list[Resources]:
-    """Compile everything that can run on ``arch``: all configurations and the generic arm.
-
-    Args:
-        arch: target.
-        sample: of the Gluon kernel, which takes long to compile, only the configurations in ``SAMPLE``.
+def compile_launch(launch: Launch, arch: Arch) -> Compiled:
+    """Compile one launch for ``arch``.
 
     Raises:
         RuntimeError: Triton is in interpreter mode, which cannot compile.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise RuntimeError("TRITON_INTERPRET=1 replaces the compiler; unset it and start again")
-    found = []
-    seen = set()
-    for function, values, options in _launches(arch, sample):
-        key = (function.__name__, tuple(values.items()), tuple(options.items()))
-        if key not in seen:
-            seen.add(key)
-            found.append(compile_one(function, arch, values, options))
-    return found
-
-
-# Layout, and parts that an item's output is cut into.
-SAMPLE = {("paged", 16), ("tokens", 16)}
-
-
-def _launches(arch: Arch, sample: bool) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
-    """Every launch that :mod:`kernel.ops` can make: function, constants and options."""
-    from kernel import generic_attention, verify_attention
-
-    cases = list(reachable(arch))
-    if arch.name == "sm_90":
-        cases += [
-            (case, config)
-            for case, config in reachable(arch, gluon=True)
-            if not sample or (case.layout, config.shares) in SAMPLE
-        ]
-    for case, config in cases:
-        tokens = case.layout == "tokens"
-        if config.gluon:
-            from kernel.hopper_attention import hopper_kernel
-
-            yield hopper_kernel, hopper_values(config, tokens), {"num_warps": config.num_warps}
-        else:
-            options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
-            yield verify_attention.verify_kernel, verify_values(config, tokens), options
-        if not config.shares:
-            options = {"num_warps": config.reduce_warps}
-            yield verify_attention.reduce_kernel, reduce_values(config, tokens), options
-    for generic in reachable_generic(arch):
-        options = {"num_warps": generic.num_warps, "num_stages": generic.num_stages}
-        if arch.name == "gfx950":
-            options["waves_per_eu"] = generic.waves_per_eu
-        for tokens in (False, True):
-            yield generic_attention.generic_kernel, generic_values(generic, tokens), options
-        if generic.segments > 1:
-            options = {"num_warps": generic.reduce_warps}
-            values = generic_reduce_values(generic)
-            yield generic_attention.generic_reduce_kernel, values, options
-
-
-def hopper_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the Gluon kernel, as :mod:`kernel.ops` passes them."""
-    values: dict[str, Any] = _shared_values(config, tokens) | {"SHARES": config.shares}
-    if not tokens:
-        values["draft_ptr"] = None
-    if not config.shares:
-        values["done_ptr"] = None
-    return values
-
-
-def verify_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the portable kernel."""
-    values: dict[str, Any] = _shared_values(config, tokens) | {
-        "HEAD": 256,
-        "ROWS": config.rows,
-        "TILE": config.tile,
-        "PAGE": 1 if tokens else 16,
-        "FP16": config.arithmetic == "fp16",
-        "INTERPRETED": False,
-    }
-    if not tokens:
-        values["draft_ptr"] = None
-    return values
-
-
-def reduce_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the reduction."""
-    return _shared_values(config, tokens) | {
-        "HEAD": 256,
-        "TILE": config.tile,
-        "INTERPRETED": False,
-        "CHUNK": config.reduce_chunk,
-        "BLOCK": config.reduce_block,
-        "COLUMNS": config.reduce_columns,
-    }
-
-
-def _shared_values(config: LaunchConfig, tokens: bool) -> dict[str, Any]:
-    return {
-        "GROUP": 16,
-        "MIN_TILES": config.min_tiles,
-        "BATCH_BLOCK": config.batch_block,
-        "TOKENS": tokens,
-    }
-
-
-def generic_values(config: GenericConfig, tokens: bool) -> dict[str, Any]:
-    """Compile-time arguments of the generic arm."""
-    values: dict[str, Any] = {
-        "HEAD": 256,
-        "ROWS": config.block_m,
-        "PAGE": 1 if tokens else 16,
-        "TILE": config.tile,
-        "DIRECT": config.segments == 1,
-        "TOKENS": tokens,
-        "INTERPRETED": False,
-    }
-    if not tokens:
-        values["draft_ptr"] = None
-    return values
-
-
-def generic_reduce_values(config: GenericConfig) -> dict[str, Any]:
-    """Compile-time arguments of its reduction."""
-    return {
-        "HEAD": 256,
-        "ROWS": config.block_m,
-        "SEGMENTS": config.segments,
-        "INTERPRETED": False,
-    }
-
-
-def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict[str, int]) -> Resources:
-    """Compile ``function`` for ``arch`` and read its resources.
-
-    Args:
-        function: a ``triton.jit`` function.
-        arch: target.
-        values: its compile-time arguments.
-        options: ``num_warps``, ``num_stages`` and, on AMD, ``waves_per_eu``.
-    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature, attributes = {}, {}
-    pointers = TOKEN_POINTERS if values.get("TOKENS") else POINTERS
-    if function.__name__.startswith("generic"):
+    function = launch.function
+    constants = launch.constants | dict.fromkeys(launch.absent)
+    pointers = TOKEN_POINTERS if constants.get("TOKENS") else POINTERS
+    if launch.name.startswith("generic"):
         pointers = pointers | {"partial_ptr": "*fp32"}
+    signature, attributes = {}, {}
     for place, name in enumerate(function.arg_names):
-        if name in values:
+        if name in constants:
             signature[name] = "constexpr"
             continue
         signature[name] = pointers.get(name) or ("fp32" if name in FLOATS else "i32")
@@ -280,87 +90,78 @@ def compile_one(function: Any, arch: Arch, values: dict[str, Any], options: dict
             attributes[(place,)] = [["tt.divisibility", 16]]
     amd = arch.name.startswith("gfx")
     target = GPUTarget("hip", arch.name, 64) if amd else GPUTarget("cuda", int(arch.name.removeprefix("sm_")), 32)
+    kind: Any = ASTSource
     if function.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource
 
-        source = GluonASTSource(function, signature, constexprs=values, attrs=attributes)
-    else:
-        source = ASTSource(function, signature, constexprs=values, attrs=attributes)
-    compiled = triton.compile(source, target=target, options=options)
-    shown = [f"{k}={v}" for k, v in values.items() if k in LABELLED]
-    label = " ".join(shown + [f"{k}={v}" for k, v in options.items()])
-    read = read_amd if amd else read_nvidia
-    needs_matrix = "reduce" not in function.__name__
-    return read(compiled, function.__name__, arch.name, label, options["num_warps"], needs_matrix)
+        kind = GluonASTSource
+    source = kind(function, signature, constexprs=constants, attrs=attributes)
+    binary = triton.compile(source, target=target, options=dict(launch.options))
+    return Compiled(launch, binary, {name: kind for name, kind in signature.items() if kind != "constexpr"})
 
 
-LABELLED = ("ROWS", "TILE", "BATCH_BLOCK", "TOKENS", "SHARES", "DIRECT", "CHUNK", "BLOCK", "COLUMNS", "SEGMENTS")
+def resources(compiled: Compiled, arch: Arch) -> Resources:
+    """What a compiled kernel takes."""
+    launch = compiled.launch
+    shown = launch.constants | launch.options
+    label = " ".join(f"{k}={v}" for k, v in shown.items() if k in LABELLED or k in launch.options)
+    warps, needs_matrix = launch.options["num_warps"], "reduce" not in launch.name
+    if arch.name.startswith("gfx"):
+        tile = launch.constants.get("TILE", 0)
+        return read_amd(compiled.binary, launch.name, arch.name, label, warps, needs_matrix, tile)
+    return read_nvidia(compiled.binary, launch.name, arch.name, label, warps, needs_matrix)
 
 
-def read_amd(compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool) -> Resources:
-    """Resources from the metadata and text of an AMD assembly listing."""
-    text: str = compiled.asm["amdgcn"]
-    number = {key: int(value) for key, value in re.findall(r"\.(\w+?):\s+(\d+)\s*$", text, flags=re.MULTILINE)}
-    vgprs = number["vgpr_count"]
-    lds = max(number["group_segment_fixed_size"], int(compiled.metadata.shared))
-    granules = -(-max(vgprs, 1) // CDNA_REGISTER_GRANULE) * CDNA_REGISTER_GRANULE
-    by_registers = min(CDNA_MAX_WAVES, CDNA_REGISTERS // granules) * UNITS_PER_CORE // warps
-    by_lds = CDNA_LDS // lds if lds else by_registers
-    loads = Counter(AMD_LOAD_BYTES[width] for width in AMD_LOAD.findall(text))
-    return Resources(
-        kernel=kernel,
-        arch=arch,
-        label=label,
-        vgprs=vgprs,
-        agprs=number.get("agpr_count", 0),
-        spills=number["vgpr_spill_count"] + number.get("sgpr_spill_count", 0),
-        lds_bytes=lds,
-        matrix_instructions=len(re.findall(r"^\s*v_mfma", text, flags=re.MULTILINE)),
-        load_bytes=dict(sorted(loads.items())),
-        waves_per_simd=min(by_registers, by_lds) * warps / UNITS_PER_CORE,
-        needs_matrix=needs_matrix,
-    )
+def inspect(
+    arch: Arch, sample: bool = False, only: str = "", listings: Path | None = None, generic: bool = True
+) -> list[Resources]:
+    """Compile everything that can run on ``arch``: all configurations and the generic arm.
+
+    Args:
+        arch: target.
+        sample: of the kernels in Gluon, which take long to compile, only those that :func:`in_sample` names.
+        only: only functions whose name contains this.
+        generic: with the generic arm.
+        listings: a folder for the listings of gfx950 and an ``index.json`` of them, for :mod:`kernel.emulator`.
+    """
+    rows: list[Resources] = []
+    index: list[dict[str, Any]] = []
+    for launch in reachable_launches(arch, generic):
+        if only not in launch.name or (sample and not in_sample(launch)):
+            continue
+        compiled = compile_launch(launch, arch)
+        rows.append(resources(compiled, arch))
+        if listings is not None:
+            index.append(_save_listing(compiled, listings, len(index)))
+    if listings is not None:
+        (listings / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    return rows
 
 
-def read_nvidia(compiled: Any, kernel: str, arch: str, label: str, warps: int, needs_matrix: bool) -> Resources:
-    """Resources from the binary, by the tools in Triton's wheel."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        usage = _tool("cuobjdump", "-res-usage", file.name)
-        sass = _tool("nvdisasm", "-c", file.name)
-    number = {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", usage)}
-    shared = max(number.get("SHARED", 0), int(compiled.metadata.shared))
-    blocks = min(
-        HOPPER_REGISTERS // (-(-number["REG"] // 8) * 8 * 32 * warps),
-        HOPPER_SHARED // (shared + HOPPER_RESERVED),
-        HOPPER_MAX_WARPS // warps,
-    )
-    loads: Counter[int] = Counter()
-    for load in SASS_LOAD.findall(sass):
-        width = next((n for mark, n in SASS_LOAD_BYTES if mark in load.split(".")), 4)
-        loads[width] += 1
-    return Resources(
-        kernel=kernel,
-        arch=arch,
-        label=label,
-        vgprs=number["REG"],
-        agprs=0,
-        spills=number.get("LOCAL", 0) + len(re.findall(r"\b(?:LDL|STL)\b", sass)),
-        lds_bytes=shared,
-        matrix_instructions=len(re.findall(r"\b(?:[HQ]GMMA|[HQ]MMA)\b", sass)),
-        load_bytes=dict(sorted(loads.items())),
-        waves_per_simd=blocks * warps / UNITS_PER_CORE,
-        needs_matrix=needs_matrix,
-    )
+def _save_listing(compiled: Compiled, folder: Path, number: int) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    launch = compiled.launch
+    file = folder / f"{number:02}-{launch.name}.s"
+    file.write_text(compiled.binary.asm["amdgcn"], encoding="utf-8")
+    return {
+        "file": file.name,
+        "kernel": launch.name,
+        "constants": launch.constants,
+        "options": launch.options,
+        "arguments": compiled.arguments,
+    }
 
 
-def _tool(name: str, *arguments: str) -> str:
-    import triton.backends.nvidia as nvidia
-
-    path = Path(nvidia.__path__[0]) / "bin" / name
-    done = subprocess.run([path, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout + done.stderr
+def in_sample(launch: Launch) -> bool:
+    """What has 16 query heads a KV head; of the kernels in Gluon, only for four tokens and one batch block."""
+    constants = launch.constants
+    if constants["GROUP"] != 16:
+        return False
+    if launch.name == "hopper_kernel":
+        return bool(constants["SHARES"] == 16)
+    if launch.name == "cdna4_kernel":
+        return bool(constants["ROWS"] == 64 and constants["BLOCK"] == 32 and constants["BATCH_BLOCK"] == 64)
+    return True
 
 
 def table(rows: Sequence[Resources]) -> str:
@@ -376,17 +177,45 @@ def table(rows: Sequence[Resources]) -> str:
             f"{row.matrix_instructions:6} {row.waves_per_simd:5.1f}  {loads}; {row.label}"
             + "".join(f"  <- {fault}" for fault in row.faults)
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *loop_table([row for row in rows if row.loop])])
+
+
+def loop_table(rows: Sequence[Resources]) -> list[str]:
+    """What loops cost for each KB of KV that a workgroup reads, as lines of text."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        f"for each KB of KV; the memory takes {costs.MEMORY_CYCLES:.1f} cycles, at "
+        f"{costs.BYTES_PER_SECOND / 1e12:.0f} TB/s. TB/s: a guess, not a measurement: the bound by these",
+        f"cycles and the memory, times {costs.ANCHOR_FRACTION}, the share that one measured kernel reached",
+        f"({costs.ANCHOR})",
+        f"{'kernel':22} {'instr':>6} {'VALU':>6} {'MFMA':>6} {'sum':>6} {'TB/s':>5} {'LDS read':>8} {'written':>7}  "
+        "copies to LDS (bytes x count); configuration",
+    ]
+    for row in rows:
+        loop = row.loop
+        assert loop is not None
+        copies = " ".join(f"{width}x{count}" for width, count in loop.copies.items()) or "none"
+        lines.append(
+            f"{row.kernel:22} {loop.instructions:6.1f} {loop.vector_cycles:6.1f} {loop.matrix_cycles:6.1f} "
+            f"{loop.cycles:6.1f} {costs.expected_bandwidth(loop.cycles) / 1e12:5.1f} {loop.lds_read:7.1f}x "
+            f"{loop.lds_written:6.1f}x  {copies}; {row.label}"
+        )
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table (or JSON); 0 if all is well, 1 on a spill or a missing matrix instruction."""
-    parser = argparse.ArgumentParser(prog="kernel.offline", description=__doc__)
+    """Print the tables (or JSON); 0 if all is well, 1 on a spill or a missing matrix instruction."""
+    parser = argparse.ArgumentParser(prog="mtpbench kernel inspect", description=__doc__)
     parser.add_argument("--arch", choices=sorted(ARCHES), default="gfx950")
-    parser.add_argument("--sample", action="store_true", help="skip most variants of the Gluon kernel")
+    parser.add_argument("--sample", action="store_true", help="skip most variants of the kernels in Gluon")
+    parser.add_argument("--only", default="", metavar="NAME", help="only kernels whose function's name contains NAME")
+    parser.add_argument("--no-generic", action="store_true", help="leave the generic arm out")
+    parser.add_argument("--listings", type=Path, metavar="FOLDER", help="write the assembly listings of gfx950 there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     chosen = parser.parse_args(arguments)
-    rows = inspect(ARCHES[chosen.arch], chosen.sample)
+    rows = inspect(ARCHES[chosen.arch], chosen.sample, chosen.only, chosen.listings, not chosen.no_generic)
     print(json.dumps([asdict(row) for row in rows], indent=1) if chosen.json else table(rows))
     return int(any(row.faults for row in rows))
 

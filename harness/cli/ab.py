@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,6 @@ from rich.text import Text
 from harness.ab import looks as orchestration
 from harness.ab.checkout import HERE, REF_HELP, Origin, checked, places, resolve
 from harness.cli.common import (
-    EXIT_INTERRUPTED,
     EXIT_INVALID,
     Gpus,
     Image,
@@ -33,7 +32,9 @@ from harness.cli.common import (
     from_image,
     gpu_ids,
     out,
+    resumable,
     show,
+    tell_resume,
     with_prompts,
 )
 from harness.cli.store import STORE_HELP, deliver, follow, local, local_run, spool
@@ -50,7 +51,7 @@ from harness.stats.decision import FIRST_LOOK, PAIRS
 from harness.store.ab_record import Session, Side, load_session, sides
 from harness.store.imported_runs import ImportedRun
 from harness.store.remote import is_url
-from harness.store.runs import AB_FILE, RunStore, load_run
+from harness.store.runs import AB_FILE, RunStore, load_run, with_secrets
 from harness.verdict import report as verdict_report
 from harness.verdict.aa_floor import Floors
 from harness.verdict.aa_floor import floors as stored_floors
@@ -58,12 +59,12 @@ from harness.verdict.accepted import FILE
 from harness.verdict.accepted import load as load_ledger
 from harness.verdict.compare import EXIT_CODES, Comparison, Excuse, Row, power_sentence
 from harness.verdict.compare import compare as compare_sides
-from harness.verdict.pairs import DEFAULT_METRICS, one_label, runs_of
+from harness.verdict.pairs import DEFAULT_METRICS, Metric, one_label, runs_of
 from harness.verdict.pr_comment import Pictures, to_comment
 
 RENDERERS = {"markdown": to_comment, "json": verdict_report.to_json}
 EXIT_HELP = "Exit codes: " + ", ".join(f"{code} {verdict.value}" for verdict, code in EXIT_CODES.items())
-EXIT_HELP += ", 130 interrupted. A wrong call or a server that fails also exits with 2."
+EXIT_HELP += ", 70 a bug of mtpbench, 130 interrupted. A wrong call or a server that fails also exits with 2."
 
 Format = Annotated[str, typer.Option("--format", help="table, markdown or json.")]
 Metrics = Annotated[
@@ -189,6 +190,7 @@ def stored_comparison(
     else:
         base, head = _sides_of(*_split(runs))
         allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
+    check_metrics(metrics)
     known = stored_floors(local(store, is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
     return compare_sides(
         base, head, metrics=metrics, plan=plan, allowed=allowed, floors=known, excuse=excuse_of(ledger)
@@ -216,6 +218,12 @@ def why_of(file: Path | None) -> str:
     except ValueError:
         return text.strip()
     return str(value.get("sentence", "")) if isinstance(value, dict) else ""
+
+
+def check_metrics(names: Sequence[str]) -> None:
+    """Raises MtpbenchError for a name that is no metric's, with those that are."""
+    for name in names:
+        Metric.of(name)
 
 
 def is_ab(_run: str, files: frozenset[str]) -> bool:
@@ -267,12 +275,13 @@ def _measure(
 ) -> None:
     """A new A/B or A/A, or the rest of one."""
     check_format(output, RENDERERS)
+    check_metrics(metric or ())
     root, remote = spool(store)
     source = open_source()
     environment = fingerprint(source)
     if resume is not None:
         session, stored = load_session(resume), load_run(resume)
-        scenario = stored.scenario.model_copy(update={"launches": session.pairs})
+        scenario = with_secrets(stored.scenario, os.environ).model_copy(update={"launches": session.pairs})
         check_same_environment(stored, with_prompts(environment, scenario))
         origins = {orchestration.BASE: _again(session.base.ref, session.base.commit, scenario),
                    orchestration.HEAD: _again(session.head.ref, session.head.commit, scenario)}  # fmt: skip
@@ -302,7 +311,7 @@ def _measure(
     known = stored_floors(local(store, is_ab) if remote else root, str(environment.get("host")), scenario.name)
     _tell_plan(session, known, scenario)
     try:
-        with contextlib.ExitStack() as stack:
+        with resumable(session.kind, opened.path), contextlib.ExitStack() as stack:
             where = stack.enter_context(places(origins))
             parties = {
                 name: checked(getattr(session, name), place, sys.executable)
@@ -315,16 +324,17 @@ def _measure(
             options = Options(default_cache(), gpu_ids(gpus), places=_by_arm(session, where))
             experiment = Experiment(scenario, opened, options, source, ui)
             looks = orchestration.Looks(opened.path, session, functools.partial(_tell_look, ui))
-            outcome = drive(lambda: experiment.run(looks.enough), experiment.launcher)
-        comparison = _finish(opened, session, known, [error for _, error in outcome.failures], excuse)
-        delivered = deliver(opened.path, follower)
+            outcome = drive(
+                lambda: experiment.run(looks.enough),
+                experiment.launcher,
+                lambda: tell_resume(session.kind, opened.path),
+            )
+        with resumable(session.kind, opened.path):
+            comparison = _finish(opened, session, known, [error for _, error in outcome.failures], excuse)
+            delivered = deliver(opened.path, follower)
         _show(comparison, output)
         if not delivered:
             raise typer.Exit(EXIT_INVALID)
-    except asyncio.CancelledError:
-        err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
-        err.print(Text(f"next: mtpbench {session.kind} --resume {opened.path}"), soft_wrap=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         opened.close()
 

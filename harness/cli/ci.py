@@ -18,6 +18,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli import night
 from harness.cli.ab import THEMES, LedgerFile, PictureUrl, Store, WhyFile, stored_comparison, why_of
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
 from harness.cli.store import local
@@ -43,6 +44,7 @@ _WAIT_S = 15.0
 Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
 ci_app = typer.Typer(no_args_is_help=True, help="What automation calls; each also works by hand: docs/ci.md.")
+night.register(ci_app)
 
 
 @ci_app.command()
@@ -147,6 +149,12 @@ def precheck(
         time.sleep(_WAIT_S)
     source.close()
     _show_states(states)
+    blind = [str(state.worst.gpu) for state in states if state.blind]
+    if blind and need_gpu:
+        raise MtpbenchError(
+            f"GPU {', '.join(blind)}: memory, temperature and power can't be read, so nobody knows whether it is free",
+            "Does amd-smi or nvidia-smi show them here? A container needs /dev/kfd and /dev/dri.",
+        )
     if any(state.problems for state in states):
         raise typer.Exit(1)
 
@@ -157,7 +165,7 @@ def _show_states(states: Sequence[GpuState]) -> None:
         one = state.worst
         values = (one.memory_used_mb, one.temperature_c, one.power_w, one.clock_mhz)
         cells = [f"{value:.0f}" if value is not None else "not read" for value in values]
-        table.add_row(str(one.gpu), *cells, "not free" if state.problems else "ok")
+        table.add_row(str(one.gpu), *cells, state.word)
     out.print(table)
     for state in states:
         for problem in state.problems:

@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from harness.errors import MtpbenchError, ResumeError
+from harness.errors import Interrupted, MtpbenchError, ResumeError
 from harness.run.experiment import Outcome
 from harness.run.launcher import Launcher
 from harness.scenario.format import Scenario
 from harness.scenario.prompts import corpus_digest
 from harness.store.runs import StoredRun
+from harness.text import inert
 
-EXIT_OK, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 130
+# All of them are in docs/exit-codes.md.
+EXIT_OK, EXIT_INVALID, EXIT_UNFORESEEN, EXIT_INTERRUPTED, EXIT_PIPE = 0, 2, 70, 130, 141
 # A log file has no width: wide enough for every table.
 _WIDTH = None if sys.stdout.isatty() else 160
-out, err = Console(width=_WIDTH), Console(stderr=True)
+
+
+class InertConsole(Console):
+    """A terminal to which no name, server's error or log line can send anything but text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(inert(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """`mtpbench trend | head` is no FAIL."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(EXIT_PIPE) from None
+
+
+out, err = InertConsole(width=_WIDTH), InertConsole(stderr=True)
 
 Renderer = Callable[[Any], str]
 ScenarioPath = Annotated[
@@ -135,8 +157,44 @@ def check_same_environment(before: StoredRun, now: dict[str, Any]) -> None:
         )
 
 
-def drive(run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher) -> Outcome:
-    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave."""
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise Interrupted, which no library takes for an error of its own."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def resumable(verb: str, run: Path) -> Iterator[None]:
+    """However an interrupt comes while a run is open: what to type to go on is said, and the exit code is 130."""
+    try:
+        yield
+    except (asyncio.CancelledError, KeyboardInterrupt, Interrupted):
+        tell_resume(verb, run)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def tell_resume(verb: str, run: Path) -> None:
+    err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
+    err.print(Text(f"next: mtpbench {verb} --resume {run}"), soft_wrap=True)
+
+
+def drive(
+    run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher, killed: Callable[[], None] = lambda: None
+) -> Outcome:
+    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave, after `killed`
+    has said what can be said."""
 
     async def main() -> Outcome:
         task = asyncio.current_task()
@@ -148,6 +206,8 @@ def drive(run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher) -
             if interrupted:
                 for server in launcher.alive:
                     server.kill()
+                killed()
+                sys.stderr.flush()
                 os._exit(EXIT_INTERRUPTED)
             interrupted = True
             err.print(Text("ending the servers; once more kills them", style="bold yellow"))
@@ -157,4 +217,5 @@ def drive(run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher) -
             asyncio.get_running_loop().add_signal_handler(number, interrupt)
         return await run()
 
-    return asyncio.run(main())
+    with interruptible():  # again as before, once the loop has given its own handlers up
+        return asyncio.run(main())

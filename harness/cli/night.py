@@ -1,232 +1,109 @@
-"""The verbs around a night: what each job measures, what is missing, whether this place can measure, who is told."""
+"""The verbs around a night as a whole: `mtpbench ci begin` and `mtpbench ci night`. Registered by `harness.cli.ci`."""
 
 from __future__ import annotations
 
-import json
+import html
 import os
 import sys
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from harness.cli.ci import ci_app
-from harness.cli.common import check_format, err, out
+from harness.cli.common import err, out
 from harness.cli.store import local
-from harness.errors import MtpbenchError
-from harness.machine.inside import Inside, inspect_image
-from harness.nightly.blocks import ASSUMED, SIMULATED, Cost, Plan, make_plan, missing, stored_costs
-from harness.nightly.notices import STATE_FILE, after_a_night, on_watch, send, state_of
-from harness.results.report import escape
+from harness.engines.command import JOB
+from harness.errors import MtpbenchError, Problem, ScenarioError
+from harness.machine.fingerprint import host_name
+from harness.nightly import night as nights
+from harness.run.progress import print_error
 from harness.scenario import yaml_file
-from harness.scenario.format import Scenario
-from harness.simulator.hardware import load_hardware
-from harness.simulator.simulate import simulate_run
-from harness.store.archive import read_archive
+from harness.store.archive import Archive, read_archive
 from harness.store.remote import Remote, is_url
-from harness.store.runs import StoredRun, utc_now, write_atomically
-from harness.units import parse_duration
-
-_READY_SHARE = 0.3  # of what a server may take to become ready: what it takes where nothing is stored
-_MACHINES = {"amd": "mi355x.yaml", "nvidia": "h200.yaml"}
-_WEBHOOK = "MTPBENCH_WEBHOOK"
+from harness.store.runs import write_atomically
+from harness.text import inert
+from harness.verdict.compare import EXIT_CODES
 
 
-@ci_app.command()
-def plan(
-    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What the night measures.")],
-    store: Annotated[str, typer.Option(help="Whose launches say how long each takes: a folder or a URL.")] = "runs",
-    limit: Annotated[str, typer.Option(help="What a job may measure for, such as 210min.")] = "210min",
-    assume: Annotated[str, typer.Option(help="Of a launch that is neither stored nor can be simulated.")] = "30min",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plan here, for `ci missing`.")] = None,
-    output_format: Annotated[
-        str, typer.Option("--format", help="table, json or matrix (of GitHub Actions: strategy.matrix).")
-    ] = "table",
+def register(ci_app: typer.Typer) -> None:
+    """Adds the verbs."""
+    ci_app.command(name="begin")(begin_night)
+    ci_app.command(name="night")(end_night)
+
+
+def begin_night(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
+    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")],
+    job: Annotated[str, typer.Option(help="Names the night among those of its day. Default: $MTPBENCH_JOB.")] = "",
 ) -> None:
-    """Cut a night into jobs that each fit a time limit: a scenario with some of its arms.
+    """A night begins: note in the store what it is to measure, so that whatever is missing in the end is missed.
 
-    A launch takes what its last stored ones took; else what the simulator says; else --assume. The table says which.
+    Prints the file that holds it; `mtpbench ci night` ends it.
     """
-    check_format(output_format, ("json", "matrix"))
-    loaded = [(str(path), yaml_file.load(path)) for path in scenarios]
-    stored = stored_costs(_runs(store))
-    guessed = _guess(Path(scenarios[0]).parent / "hardware", parse_duration(assume))
-
-    def cost(scenario: Scenario, arm: str, tp: int) -> Cost:
-        return stored.get((scenario.name, arm, tp)) or guessed(scenario, arm, tp)
-
-    made = make_plan(loaded, cost, parse_duration(limit), utc_now())
-    text = json.dumps(made.to_json(), indent=1) + "\n"
-    if output is not None:
-        write_atomically(output, text.encode())
-    if output_format == "json":
-        sys.stdout.write(text)
-    elif output_format == "matrix":
-        sys.stdout.write(json.dumps(_matrix(made)) + "\n")
-    else:
-        out.print(_table(made))
-
-
-def _runs(store: str) -> list[StoredRun]:
-    """What a store holds; a folder that is not there yet holds nothing."""
-    if not is_url(store) and not Path(store).is_dir():
-        return []
-    archive = read_archive(local(store))
-    for text in archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
-    return [one.run for one in archive.kept if one.nightly]
-
-
-def _guess(machines: Path, assumed: float) -> Callable[[Scenario, str, int], Cost]:
-    """What a launch takes that was never measured: the simulator's passes, warm-ups included, and a start."""
-
-    def cost(scenario: Scenario, arm: str, tp: int) -> Cost:
-        server = scenario.server
-        machine = machines / _MACHINES.get(str(getattr(server, "gpu_vendor", "")), "none")
-        if not machine.is_file():
-            return Cost(assumed, ASSUMED)
-        one = scenario.model_copy(update={"tp": [tp], "launches": 1})
+    good, wrong = [], list[Problem]()
+    for path in scenarios:
         try:
-            passes = simulate_run(one, load_hardware(machine), arms=[arm])
-        except MtpbenchError:  # a model whose dimensions it does not know
-            return Cost(assumed, ASSUMED)
-        seconds = _READY_SHARE * server.ready_timeout
-        for simulated in passes:
-            arrival = scenario.arrival_of(simulated.record.key.level)
-            level = simulated.record.key.level
-            share = 1 + arrival.warmups(level) / max(1, arrival.requests(level))
-            seconds += share * (simulated.record.t_end - simulated.record.t_start)
-        return Cost(seconds, SIMULATED)
-
-    return cost
+            good.append(yaml_file.load(path))
+        except ScenarioError as error:
+            wrong += error.problems
+    night = nights.begin(good, job or os.environ.get(JOB, "") or "night", host_name())
+    _write_night(store, night)
+    out.print(Text(f"{store}/{night.file}: {len(night.expected)} rows are expected of {night.host}"), soft_wrap=True)
+    if wrong:
+        raise ScenarioError(wrong)
 
 
-def _matrix(made: Plan) -> dict[str, Any]:
-    rows = [
-        {
-            "name": block.name,
-            "scenario": block.file,
-            "arms": " ".join(block.arms),
-            "gpus": block.gpus,
-            "minutes": round(block.seconds / 60),
-        }
-        for block in made.blocks
-    ]
-    return {"include": rows}
-
-
-def _table(made: Plan) -> Table:
-    table = Table("job", "arms", "TP", "GPUs", "minutes", "from", box=box.SIMPLE_HEAD)
-    for block in made.blocks:
-        sizes = "/".join(map(str, block.tp))
-        cells = (block.name, ", ".join(block.arms), sizes, str(block.gpus), f"{block.seconds / 60:.0f}", block.basis)
-        table.add_row(*map(Text, cells))
-    table.caption = f"a job may take {made.limit / 60:.0f} minutes; {len(made.blocks)} jobs"
-    return table
-
-
-@ci_app.command(name="missing")
-def missing_blocks(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="What `ci plan --output` wrote.")],
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
+def end_night(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
+    steps: Annotated[
+        Path, typer.Option(metavar="FILE", help="How the steps ended: a line for each, its name and its exit code.")
+    ],
+    job: Annotated[str, typer.Option(help="As given to `ci begin`. Default: $MTPBENCH_JOB.")] = "",
+    site: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="If its pages could not be written, say so in its index.html.")
+    ] = None,
 ) -> None:
-    """What of tonight's plan is not in the store: jobs that died, arms and levels that they did not finish.
+    """How the night went: steps that failed, and rows that were expected and are not there. Prints Markdown.
 
-    Exit codes: 0 all is there, 1 something is MISSING.
+    Exit codes: that of the worst: 2 where a step failed, 6 where a row is missing, else that of the step `trend`.
     """
+    ended = nights.read_steps(steps)
+    name = nights.job_name(job or os.environ.get(JOB, "") or "night")
     try:
-        made = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise MtpbenchError(f"{plan_file} can't be read: {error}", "mtpbench ci plan --output FILE") from error
-    found = missing(made, _runs(store))
-    for one in found:
-        out.print(Text(str(one), style="bold red"), soft_wrap=True)
-    if found:
-        raise typer.Exit(1)
-    out.print(Text(f"all {len(made.blocks)} jobs of the plan are in the store"), soft_wrap=True)
+        root = local(store)
+        begun = [night for night in nights.read_nights(root)[0] if night.job == name]
+        night = nights.with_steps(begun[-1], ended) if begun else nights.unknown(name, host_name(), ended)
+        found = nights.troubles(night, read_archive(root))
+        _write_night(store, night)
+    except MtpbenchError as error:  # the steps are known all the same
+        print_error(err, error, error.hint, None, ())
+        night = nights.unknown(name, host_name(), ended)
+        found = nights.troubles(night, Archive(Path(store), ()))
+    word, _ = nights.word_of(found, night.steps)
+    text = nights.summary(night, found)
+    sys.stdout.write(text)
+    if site is not None and ended.get("publish"):
+        _page_of_failure(site, text)
+    raise typer.Exit(EXIT_CODES[word])
 
 
-@ci_app.command()
-def inside(
-    python: Annotated[str, typer.Option(help="The image's interpreter, in which SGLang is.")] = "python3",
-    need_gpu: Annotated[
-        bool, typer.Option("--need-gpu/--no-gpu", help="That no AMD GPU is there is a problem.")
-    ] = True,
-    markdown: Annotated[bool, typer.Option("--markdown", help="For a step summary.")] = False,
-) -> None:
-    """Can servers be measured right here, inside an image? What it holds, and everything that is in the way.
-
-    Imports nothing of the image's. Exit codes: 0 yes, 1 no.
-    """
-    seen = inspect_image(python, need_gpu)
-    _show_image(seen, markdown)
-    if seen.problems:
-        raise typer.Exit(1)
-
-
-def _show_image(seen: Inside, markdown: bool) -> None:
-    if markdown:
-        lines = ["| in the image | |", "|---|---|"]
-        lines += [f"| {escape(name)} | {escape(value)} |" for name, value in seen.facts.items()]
-        lines += ["", *(f"- **{escape(problem)}**" for problem in seen.problems), ""]
-        sys.stdout.write("\n".join(lines))
-        return
-    for name, value in seen.facts.items():
-        out.print(Text(f"{name}: {value}"), soft_wrap=True)
-    for problem in seen.problems:
-        out.print(Text(problem, style="bold red"), soft_wrap=True)
-
-
-@ci_app.command()
-def notify(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL: it keeps the state.")],
-    word: Annotated[str, typer.Option(help="How the night ended, such as PASS or FAIL.")] = "",
-    sentence: Annotated[str, typer.Option(help="What to say beside it.")] = "",
-    overdue: Annotated[
-        str, typer.Option(metavar="HOURS", help="Instead: tell if no night has ended for so long, such as 30h.")
-    ] = "",
-) -> None:
-    """Tell people through a webhook when the nights' state changes, or when a night did not run.
-
-    The URL of the webhook is in $MTPBENCH_WEBHOOK; Slack's and Lark's are known. Without it, the notice is printed.
-    Nothing is sent twice: the store remembers what was told.
-    """
-    if bool(word) == bool(overdue):
-        raise MtpbenchError("give either --word or --overdue", "mtpbench ci notify STORE --word FAIL")
-    before = state_of(_read(store, STATE_FILE))
-    if word:
-        after, told = after_a_night(before, word, sentence, utc_now())
+def _write_night(store: str, night: nights.Night) -> None:
+    if is_url(store):
+        Remote(store).put({night.file: night.to_bytes()})
     else:
-        kept, told = on_watch(before, utc_now(), timedelta(seconds=parse_duration(overdue)))
-        if kept is None:
-            err.print(Text(f"{store} knows of no night yet"), soft_wrap=True)
-            return
-        after = kept
-    url = os.environ.get(_WEBHOOK, "")
-    if told and url:
-        send(url, told)
-    _write(store, STATE_FILE, after.to_json())  # only once it is told: else nobody ever hears of it
-    out.print(Text(told or f"as before: {after.word}"), soft_wrap=True)
+        nights.save(Path(store), night)
 
 
-def _read(store: str, name: str) -> bytes | None:
-    if is_url(store):
-        return Remote(store).get([name]).get(name)
-    path = Path(store) / name
-    return path.read_bytes() if path.is_file() else None
-
-
-def _write(store: str, name: str, content: bytes) -> None:
-    if is_url(store):
-        Remote(store).put({name: content})
-        return
+def _page_of_failure(site: Path, text: str) -> None:
+    """In place of a first page that could not be made: else yesterday's, which is green, would stay."""
+    page = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>INVALID – mtpbench</title>'
+        '<body style="font: 1rem sans-serif; margin: 2rem; border-top: 1rem solid #b00020"><h1>INVALID: the pages of '
+        f"this night could not be made</h1><pre>{html.escape(inert(text))}</pre></body></html>"
+    )
     try:
-        Path(store).mkdir(parents=True, exist_ok=True)
+        site.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MtpbenchError(f"can't write {store}: {error.strerror}", "Choose another store.") from error
-    write_atomically(Path(store) / name, content)
+        raise MtpbenchError(f"can't write {site}: {error.strerror}", "Choose another --site.") from error
+    write_atomically(site / "index.html", page.encode())

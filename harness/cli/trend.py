@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, day_of, excuse_of
+from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
 from harness.cli.common import check_format, err, out, show
 from harness.cli.store import local
 from harness.errors import MtpbenchError
 from harness.nightly import report as trend_report
 from harness.nightly import series as trends
+from harness.nightly.night import Trouble, last_nights, read_nights, troubles, worst
 from harness.store.archive import read_archive
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import EXIT_CODES
@@ -44,14 +46,34 @@ def trend(
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
+    check_metrics(metric or ())
     told = told_of(local(store), ledger, metric, scenario, renamed, today)
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return
     show(told, output, trend_report.to_rich, trend_report.RENDERERS)
-    code = EXIT_CODES[trends.headline(told)[0]]
+    word = trends.headline(told)[0]
+    for one in nights_of(local(store), day_of(today), scenario):
+        (out if output == "table" else err).print(
+            Text(f"{one.word.value}: {one.sentence}", style="bold red"), soft_wrap=True
+        )
+        word = worst(word, one.word)
+    code = EXIT_CODES[word]
     if code:
         raise typer.Exit(code)
+
+
+def nights_of(root: Path, today: date, scenario: str = "") -> list[Trouble]:
+    """What each host's last night was told to measure and did not."""
+    nights, left_out = read_nights(root)
+    for text in left_out:
+        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    last = last_nights([night for night in nights if night.day <= today])
+    if not last:
+        return []
+    archive = read_archive(root)
+    found = [one for night in last for one in troubles(night, archive)]
+    return [one for one in found if not scenario or one.scenario in ("", scenario)]
 
 
 def told_of(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.access import Access, header_problem
 from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.llamacpp import LlamaCpp
 from harness.engines.sglang import Sglang
+from harness.errors import WorkloadError
 from harness.fields import ServerSettings
 from harness.http import ControlClient
 from harness.model import Output
@@ -32,6 +35,16 @@ class AttachSettings(ServerSettings):
     model: str | None = None
     """The model's name, if the server serves several. Default: the first that it lists."""
 
+    api_key_env: str = ""
+    """The environment variable that holds an API key, such as OPENAI_API_KEY: sent as `Authorization: Bearer …` with
+    every request, and written down nowhere."""
+
+    header_env: dict[str, str] = {}
+    """Further headers of every request, each from an environment variable: {X-Team-Key: TEAM_KEY}."""
+
+    ca_file: str = ""
+    """Certificates to trust for an https URL (PEM). Default: $SSL_CERT_FILE, else those that certifi ships."""
+
     speculative: bool | None = None
     """Say whether it drafts tokens, so that an accept length of 1 is noticed."""
 
@@ -44,7 +57,6 @@ class Attach:
 
     name = "attach"
     health_path = "/v1/models"
-    keep_alive = False
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -77,6 +89,22 @@ class Attach:
 
     def base_url(self, settings: AttachSettings, context: LaunchContext) -> str:
         return settings.url.rstrip("/")
+
+    def access(self, settings: AttachSettings) -> Access:
+        headers = {name: _variable(variable) for name, variable in settings.header_env.items()}
+        if settings.api_key_env:
+            headers["Authorization"] = f"Bearer {_variable(settings.api_key_env)}"
+        for name, value in headers.items():
+            if problem := header_problem(name, value):
+                raise WorkloadError(problem, "See server.header_env and server.api_key_env.")
+        access = Access(settings.api != "llamacpp", tuple(headers.items()), settings.ca_file)
+        if settings.url.startswith("https:"):
+            try:
+                access.ssl_context()
+            except OSError as error:
+                name = settings.ca_file or "$SSL_CERT_FILE"
+                raise WorkloadError(f"can't read certificates from {name}: {error}", "It has to hold PEM.") from error
+        return access
 
     def interpreter(self, settings: AttachSettings, context: LaunchContext) -> tuple[str, ...]:
         return ()
@@ -123,6 +151,13 @@ class Attach:
 
     def parse_log(self, lines: Sequence[str]) -> list[dict[str, float]]:
         return []
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name, "")
+    if not value:
+        raise WorkloadError(f"the environment variable {name} is not set", f"export {name}=…, then run again.")
+    return value
 
 
 def _known(settings: ServerSettings) -> Sglang | LlamaCpp | None:

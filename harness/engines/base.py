@@ -6,12 +6,13 @@ An engine is stateless; everything that a launch needs is in its settings and th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
+from harness.access import Access
 from harness.engines.command import Command
 from harness.errors import InvalidLaunchError, ServerDiedError, WorkloadError
 from harness.fields import ServerSettings
@@ -53,7 +54,6 @@ class Engine(Protocol, Generic[S]):
     multi_gpu: bool  # may tp be above 1?
     evaluates: bool  # does an evaluator come with it?
     profiles: bool  # can it trace its device?
-    keep_alive: bool  # may a slot use its connection again? (llama.cpp closes idle ones at any time)
 
     def problems(self, settings: S) -> list[tuple[str, str]]:
         """Impossible combinations, as (key, message); the key is relative to `server`."""
@@ -88,6 +88,10 @@ class Engine(Protocol, Generic[S]):
         ...
 
     def base_url(self, settings: S, context: LaunchContext) -> str: ...
+
+    def access(self, settings: S) -> Access:
+        """What a request needs besides its question. Raises WorkloadError where the environment lacks it."""
+        ...
 
     def interpreter(self, settings: S, context: LaunchContext) -> tuple[str, ...]:
         """The command of the Python in which the server runs, to ask for package versions; empty if none."""
@@ -138,7 +142,8 @@ async def first_model(http: ControlClient) -> str | None:
     """The first id that `/v1/models` lists: every engine here has that endpoint."""
     answer = (await http.get("/v1/models")).json()
     models = answer.get("data") if isinstance(answer, dict) else None
-    return str(models[0].get("id")) if models and isinstance(models[0], dict) else None
+    found = models[0].get("id") if isinstance(models, list) and models and isinstance(models[0], dict) else None
+    return found if isinstance(found, str) else None
 
 
 async def ask_tokens(http: ControlClient, body: dict[str, Any]) -> list[int]:
@@ -146,7 +151,11 @@ async def ask_tokens(http: ControlClient, body: dict[str, Any]) -> list[int]:
     reply = await http.post("/tokenize", body)
     answer = reply.json()
     tokens = answer.get("tokens") if reply.ok and isinstance(answer, dict) else None
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+    if not reply.status:
+        raise ServerDiedError(
+            f"the server at {http.base_url} does not answer: {reply.text[:200]}", "Is it still running? Start it again."
+        )
+    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
         raise WorkloadError(
             f"the server at {http.base_url} can't tokenise: POST /tokenize answered {reply.status}: {reply.text[:200]}",
             "Exact prompt lengths need its tokeniser. Use an engine that offers /tokenize.",
@@ -158,6 +167,10 @@ async def ask_text(http: ControlClient, ids: Sequence[int], key: str) -> str:
     """`POST /detokenize`; `key` names the text in the answer."""
     reply = await http.post("/detokenize", {"tokens": list(ids)})
     answer = reply.json()
+    if not reply.status:
+        raise ServerDiedError(
+            f"the server at {http.base_url} does not answer: {reply.text[:200]}", "Is it still running? Start it again."
+        )
     if not reply.ok or not isinstance(answer, dict) or not isinstance(answer.get(key), str):
         raise WorkloadError(
             f"the server at {http.base_url} can't turn tokens into text: {reply.status}: {reply.text[:200]}",
@@ -172,19 +185,33 @@ def prometheus_counters(text: str, names: Mapping[str, str], ranks: Collection[s
     `{label}` in ours keeps a label apart: `device_seconds_{category}` counts each category for itself. `ranks` are
     labels of processes that share one piece of work, such as ``tp_rank``: over those that report it, it is the mean.
     """
-    from prometheus_client.parser import text_string_to_metric_families
-
     seen: dict[tuple[str, frozenset[tuple[str, str]]], list[float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name in names:
-                ours = names[sample.name].format_map(sample.labels)
-                work = frozenset((label, value) for label, value in sample.labels.items() if label not in ranks)
-                seen.setdefault((ours, work), []).append(sample.value)
+    for name, labels, value in _samples(text):
+        if name in names and math.isfinite(value):
+            try:
+                ours = names[name].format_map(labels)
+            except KeyError:
+                continue
+            work = frozenset((label, of) for label, of in labels.items() if label not in ranks)
+            seen.setdefault((ours, work), []).append(value)
     totals: dict[str, float] = {}
     for (ours, _), values in seen.items():
         totals[ours] = totals.get(ours, 0.0) + fmean(values)
     return totals
+
+
+def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """(name, labels, value) of every line that can be read; one that can't is none, and takes no other with it."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for line in text.split("\n"):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            found = [one for family in text_string_to_metric_families(line) for one in family.samples]
+        except Exception:  # the parser has no error of its own: ValueError, IndexError, KeyError, …
+            continue
+        yield from ((one.name, one.labels, float(one.value)) for one in found)
 
 
 async def ask_outputs(
@@ -205,11 +232,17 @@ async def ask_outputs(
         raise InvalidLaunchError(
             f"INVALID: the server can't answer the output check: POST /generate said {reply.status}: {reply.text[:200]}"
         )
-    return tuple(read_output(answer["meta_info"]) for answer in answers)
+    try:
+        return tuple(read_output(answer["meta_info"]) for answer in answers)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        shown = reply.text[:80]
+        raise InvalidLaunchError(
+            f"INVALID: what POST /generate answered to the output check can't be read ({error!r}): {shown}"
+        ) from None
 
 
 def read_output(meta: dict[str, Any]) -> Output:
-    """From `meta_info` of an answer with `return_logprob` and two top log-probabilities."""
+    """From `meta_info` of an answer with `return_logprob` and two top log-probabilities. Raises for other things."""
     chosen = meta.get("output_token_logprobs") or []
     runners_up = []
     for (_, token, *_rest), best in zip(chosen, meta.get("output_top_logprobs") or [], strict=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -12,11 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.access import Access
+from harness.cores import usable_cores
 from harness.engines import tiny_gguf
 from harness.engines.base import LaunchContext, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command
 from harness.errors import MissingPackageError
-from harness.fields import Count, ServerSettings, Strict
+from harness.fields import Count, ServerSettings, Strict, is_file
 from harness.http import ControlClient
 from harness.model import Output
 
@@ -69,13 +70,12 @@ class LlamaCpp:
 
     name = "llamacpp"
     health_path = "/health"
-    keep_alive = False
     multi_gpu = False
     evaluates = False
     profiles = False
 
     def problems(self, settings: LlamaCppSettings) -> list[tuple[str, str]]:
-        if settings.model != TINY_MODEL and not Path(settings.model).is_file():
+        if settings.model != TINY_MODEL and not is_file(Path(settings.model)):
             return [("model", f"{settings.model} is neither a file nor {TINY_MODEL}")]
         return []
 
@@ -105,7 +105,7 @@ class LlamaCpp:
         model = settings.model
         path = tiny_gguf.cache_path(context.cache_dir) if model == TINY_MODEL else Path(model)
         slots = settings.slots or context.max_concurrency
-        threads = settings.threads or max(1, (os.cpu_count() or 1) - 1)
+        threads = settings.threads or max(1, usable_cores() - 1)
         argv = [sys.executable, "-m", "harness.engines.llamacpp_server"]
         argv += ["--model", str(path), "--port", str(context.port), "--alias", context.identity]
         argv += [
@@ -125,6 +125,9 @@ class LlamaCpp:
     def base_url(self, settings: LlamaCppSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
 
+    def access(self, settings: LlamaCppSettings) -> Access:
+        return Access(keep_alive=False)  # it closes idle connections at any time
+
     def interpreter(self, settings: LlamaCppSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)
 
@@ -137,11 +140,13 @@ class LlamaCpp:
         return await first_model(http)
 
     async def describe(self, settings: ServerSettings, http: ControlClient) -> dict[str, Any]:
-        models = (await http.get("/v1/models")).json() or {}
-        props = (await http.get("/props")).json() or {}
-        meta = models["data"][0].get("meta", {}) if models.get("data") else {}
+        models = (await http.get("/v1/models")).json()
+        props = (await http.get("/props")).json()
+        props = props if isinstance(props, dict) else {}
+        listed = models.get("data") if isinstance(models, dict) else None
+        first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
         return {
-            "model": meta,
+            "model": first.get("meta", {}),
             "total_slots": props.get("total_slots"),
             "build": props.get("build_info"),
         }
@@ -169,9 +174,10 @@ class LlamaCpp:
             asked = {**body, "prompt": list(prompt), "cache_prompt": False}
             reply = await http.post("/completion", asked, timeout_s=settings.request_timeout)
             answer = reply.json()
-            if not reply.ok or not isinstance(answer, dict) or not answer.get("tokens"):
+            tokens = answer.get("tokens") if reply.ok and isinstance(answer, dict) else None
+            if not tokens or not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
                 return ()
-            answers.append(Output(tuple(answer["tokens"])))
+            answers.append(Output(tuple(tokens)))
         return tuple(answers)
 
     async def start_profile(self, settings: ServerSettings, http: ControlClient, folder: Path, steps: int) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.access import Access
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model
 from harness.engines.command import Command
 from harness.engines.script import ScriptedSettings
@@ -21,7 +22,6 @@ class Scripted:
 
     name = "scripted"
     health_path = "/health"
-    keep_alive = True
     multi_gpu = False
     evaluates = False
     profiles = False
@@ -56,6 +56,9 @@ class Scripted:
     def base_url(self, settings: ScriptedSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
 
+    def access(self, settings: ScriptedSettings) -> Access:
+        return Access()
+
     def interpreter(self, settings: ScriptedSettings, context: LaunchContext) -> tuple[str, ...]:
         return (sys.executable,)
 
@@ -72,7 +75,8 @@ class Scripted:
 
     async def counters(self, settings: ServerSettings, http: ControlClient) -> dict[str, float]:
         answer = (await http.get("/counters")).json()
-        return dict(answer) if isinstance(answer, dict) else {}
+        found = answer if isinstance(answer, dict) else {}
+        return {name: value for name, value in found.items() if type(value) in (int, float)}
 
     async def accept_length(self, settings: ServerSettings, http: ControlClient) -> float | None:
         return None  # each request says it

@@ -1,23 +1,17 @@
-"""The scripted server's process: streams tokens when its script says so, and writes down when it did.
-
-Every event carries the moment of its sending (`sent`, CLOCK_MONOTONIC, which all processes of a machine
-share); `GET /truth` lists, for each request in order of arrival, when it arrived and when each of its events
-was sent, with cumulative tokens. A client's error is the difference.
-"""
+"""The scripted server: streams tokens when its script says so. Times are checked with the truth server (selftest)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import itertools
 import json
 import os
 import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from harness.engines.script import Fault, ScriptedSettings
 
@@ -46,16 +39,6 @@ _WORDS = (
 )
 
 
-@dataclass
-class Truth:
-    """What really happened to one request. `prompt`: its first ids or characters, to tell requests apart;
-    `events`: (time of sending, cumulative tokens)."""
-
-    arrived: float
-    prompt: list[Any] = field(default_factory=list)
-    events: list[tuple[float, int]] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class Ask:
     """A request, whichever API it came through."""
@@ -63,15 +46,6 @@ class Ask:
     prompt: Sequence[Any]
     output_tokens: int
     api: str  # "completions", "chat" or "generate"
-
-
-class StampedProtocol(HttpToolsProtocol):
-    """Notes when a request's bytes arrived: before parsing and routing, which are ours and take time."""
-
-    def data_received(self, data: bytes) -> None:
-        arrived = time.monotonic()
-        super().data_received(data)
-        cast(dict[str, Any], self.scope).setdefault("arrived", arrived)
 
 
 class EventStream(Response):
@@ -91,11 +65,11 @@ class EventStream(Response):
 
 
 class ScriptedServer:
-    """Holds the script and the truth; one instance a process."""
+    """Holds the script; one instance a process."""
 
     def __init__(self, script: ScriptedSettings, identity: str) -> None:
         self.script, self.identity = script, identity
-        self.truth: list[Truth] = []
+        self.requests = 0
         self.random = random.Random(0)
         self.in_flight = 0
         self.output_tokens = 0
@@ -107,7 +81,6 @@ class ScriptedServer:
             routes=[
                 Route("/health", self.health),
                 Route("/v1/models", self.models),
-                Route("/truth", self.get_truth),
                 Route("/counters", self.counters),
                 Route("/tokenize", self.tokenize, methods=post),
                 Route("/detokenize", self.detokenize, methods=post),
@@ -123,11 +96,8 @@ class ScriptedServer:
     async def models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": self.identity, "object": "model"}]})
 
-    async def get_truth(self, _: Request) -> Response:
-        return JSONResponse([dataclasses.asdict(t) for t in self.truth])
-
     async def counters(self, _: Request) -> Response:
-        return JSONResponse({"output_tokens": self.output_tokens, "requests": len(self.truth)})
+        return JSONResponse({"output_tokens": self.output_tokens, "requests": self.requests})
 
     async def tokenize(self, request: Request) -> Response:
         """One token a character: its code, kept below 2048."""
@@ -140,12 +110,12 @@ class ScriptedServer:
 
     async def completions(self, request: Request) -> Response:
         body = await request.json()
-        return self._answer(request, Ask(body["prompt"], body["max_tokens"], "completions"))
+        return self._answer(Ask(body["prompt"], body["max_tokens"], "completions"))
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         text = "".join(message["content"] for message in body["messages"])
-        return self._answer(request, Ask(text, body["max_tokens"], "chat"))
+        return self._answer(Ask(text, body["max_tokens"], "chat"))
 
     def _greedy(self, prompt: list[int], body: dict[str, Any]) -> dict[str, Any]:
         """An answer that depends on the prompt alone: the numbers after its last token."""
@@ -160,22 +130,20 @@ class ScriptedServer:
         if not body.get("stream"):
             return JSONResponse([self._greedy(ids, body) for ids in body["input_ids"]])
         prompt = body.get("input_ids") or body.get("text")
-        return self._answer(request, Ask(prompt, body["sampling_params"]["max_new_tokens"], "generate"))
+        return self._answer(Ask(prompt, body["sampling_params"]["max_new_tokens"], "generate"))
 
-    def _answer(self, request: Request, ask: Ask) -> Response:
-        truth = Truth(request.scope["arrived"], list(ask.prompt[:8]))
-        number = len(self.truth)
-        self.truth.append(truth)
+    def _answer(self, ask: Ask) -> Response:
+        number, self.requests = self.requests, self.requests + 1
         fault = next((f for f in self.script.faults if f.requests is None or number in f.requests), None)
         if fault and fault.kind == "http_503":
             return JSONResponse({"error": {"message": "overloaded, as scripted"}}, status_code=503)
-        return EventStream(self._stream(ask, truth, fault))
+        return EventStream(self._stream(ask, fault))
 
-    async def _stream(self, ask: Ask, truth: Truth, fault: Fault | None) -> AsyncIterator[bytes]:
+    async def _stream(self, ask: Ask, fault: Fault | None) -> AsyncIterator[bytes]:
         self.in_flight += 1
         try:
             held = ""
-            async for event in self._events(ask, truth, fault):
+            async for event in self._events(ask, fault):
                 if self.script.wire == "coalesced" and not held and event != DONE:
                     held = event
                     continue
@@ -187,7 +155,7 @@ class ScriptedServer:
         finally:
             self.in_flight -= 1
 
-    async def _events(self, ask: Ask, truth: Truth, fault: Fault | None) -> AsyncIterator[str]:
+    async def _events(self, ask: Ask, fault: Fault | None) -> AsyncIterator[str]:
         kind, at = (fault.kind, fault.at) if fault else ("", 0)
         if self.script.role_chunk and ask.api == "chat":
             yield _dump(_openai(ask, "", None, role=True) | self._usage(ask, 0))
@@ -210,9 +178,8 @@ class ScriptedServer:
             steps += total > 0
             total += size
             self.output_tokens += size
-            truth.events.append((time.monotonic(), total))
             text = self._text(total - size, size, kind == "repeat")
-            yield self._chunk(ask, text, total, steps, truth.events[-1][0])
+            yield self._chunk(ask, text, total, steps)
         if kind == "error_after":
             yield _dump({"error": {"message": f"scripted failure after {total} tokens"}})
             return
@@ -230,11 +197,11 @@ class ScriptedServer:
     def _text(self, start: int, size: int, repeat: bool) -> list[int]:
         return [0 if repeat else number for number in range(start, start + size)]
 
-    def _chunk(self, ask: Ask, numbers: list[int], total: int, steps: int, sent: float) -> str:
+    def _chunk(self, ask: Ask, numbers: list[int], total: int, steps: int) -> str:
         if ask.api == "generate":
-            return _dump({"output_ids": numbers, "meta_info": self._meta(ask, total), "sent": sent})
+            return _dump({"output_ids": numbers, "meta_info": self._meta(ask, total)})
         text = "".join(f" {_WORDS[n % len(_WORDS)]}{n // len(_WORDS) or ''}" for n in numbers)
-        event = _openai(ask, text, None) | {"sent": sent}
+        event = _openai(ask, text, None)
         if self.script.usage == "every_chunk":
             event |= self._usage(ask, total)
         if self.script.speculative:
@@ -325,7 +292,7 @@ def main() -> None:
         app,
         host="127.0.0.1",
         port=args.port,
-        http=StampedProtocol,
+        http="httptools",
         log_level="warning",
         access_log=False,
         ws="none",

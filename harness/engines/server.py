@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 
+from harness.access import PLAIN, Access
 from harness.engines import guardian
 from harness.engines.base import Engine, LaunchContext, S
 from harness.engines.command import Command
@@ -25,6 +27,9 @@ _POLL_S = 0.25
 _DEATH_S = 1.5
 _TAIL_LINES = 15
 _TAIL_BYTES = 64_000
+_KILL_S = 15.0  # that a guardian may take to kill a server and remove its container
+_ASKS = 3  # of a server that does not answer: one lost connection is no death
+_LOG_BYTES = 16 * 2**20  # of a pass: a server that logs a gigabyte is read from its end
 _HEALTH_TIMEOUT_S = 1.5  # with the stall timeout of 8 s, a wedged server is noticed within 10 s
 
 # What a server may inherit: enough to find libraries, caches and GPUs; the rest is the scenario's business.
@@ -67,6 +72,7 @@ class ServerProcess:
         self._health_path, self._ready_timeout = health_path, ready_timeout_s
         self._on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = secrets.token_hex(8)
         self.ready_seconds = 0.0
 
     async def __aenter__(self) -> ServerProcess:
@@ -102,8 +108,13 @@ class ServerProcess:
             "--",
         ]
         argv += self.command.argv
-        environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1"}
-        log = self.log_path.open("ab")
+        environment = os.environ | dict(self.command.env) | {"PYTHONUNBUFFERED": "1", guardian.MARK: self._mark}
+        try:
+            log = self.log_path.open("ab")
+        except OSError as error:
+            raise ServerStartError(
+                f"can't write {self.log_path}: {error.strerror}", "Choose another --store."
+            ) from error
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -191,11 +202,25 @@ class ServerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, at once: the second Ctrl-C."""
-        if self._process is not None and self._process.poll() is None:
+        """All that came of this server, its container too, at once: the second Ctrl-C. Safe to call twice."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGUSR1)  # the guardian kills, and removes the container
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_S)
+        if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._process.returncode < 0:  # somebody killed the guardian: what it would have done is left to us
+            for pid in guardian.with_mark(self._mark):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.command.cleanup:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    subprocess.run(self.command.cleanup, stdin=subprocess.DEVNULL, check=False, timeout=60)
 
     @property
     def pid(self) -> int:
@@ -206,10 +231,12 @@ class ServerProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, offset: int) -> list[str]:
-        """Lines written to the log after `offset` bytes."""
+        """Lines written to the log after `offset` bytes, of more than 16 MB the last."""
         with self.log_path.open("rb") as log:
-            log.seek(offset)
-            return log.read().decode(errors="replace").splitlines()
+            start = max(offset, self.log_size() - _LOG_BYTES)
+            log.seek(start)
+            lines = log.read(_LOG_BYTES).decode(errors="replace").splitlines()
+        return lines[1:] if start > offset else lines
 
     def tail(self) -> tuple[str, ...]:
         """The last lines of the log."""
@@ -223,6 +250,30 @@ class ServerProcess:
         return tail[-1].strip() if tail else ""
 
 
+async def check_answers(base_url: str, health_path: str) -> None:
+    """Of a server that is not ours to watch, once a request has failed: raises ServerDiedError if nobody answers."""
+    async with ControlClient(base_url) as http:
+        for _ in range(_ASKS):
+            reply = await http.get(health_path, timeout_s=_HEALTH_TIMEOUT_S)
+            if reply.status:
+                return
+            await asyncio.sleep(_POLL_S)
+    raise ServerDiedError(
+        f"the server at {base_url} no longer answers: {reply.text[:200]}", "Start it again, then run with --resume."
+    )
+
+
+def check_silence(silent_s: float, limit_s: float, in_flight: int, server: ServerProcess | None) -> None:
+    """Whatever a server says of its health: from one that sends nothing for so long nothing will come."""
+    if silent_s > limit_s:
+        raise ServerWedgedError(
+            f"nothing at all arrived for {silent_s:.0f} s while {in_flight} requests waited",
+            "If one prefill really takes that long, raise server.silence_timeout.",
+            log_path=server.log_path if server else None,
+            log_tail=server.tail() if server else (),
+        )
+
+
 async def check_wedged(
     base_url: str,
     health_path: str,
@@ -230,6 +281,7 @@ async def check_wedged(
     decoding: int,
     in_flight: int,
     server: ServerProcess | None,
+    access: Access = PLAIN,
 ) -> None:
     """Called when nothing has arrived for longer than the stall timeout: raises ServerWedgedError if that
     can't be right.
@@ -245,7 +297,7 @@ async def check_wedged(
             log_path=log_path,
             log_tail=tail,
         )
-    async with ControlClient(base_url) as http:
+    async with ControlClient(base_url, access) as http:
         reply = await http.get(health_path, timeout_s=_HEALTH_TIMEOUT_S)
     if not reply.ok:
         raise ServerWedgedError(

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.access import Access
 from harness.engines import tiny_qwen35
 from harness.engines.base import LaunchContext, ask_outputs, ask_text, ask_tokens, first_model, prometheus_counters
 from harness.engines.command import Command, in_container
@@ -154,7 +155,6 @@ class Sglang:
 
     name = "sglang"
     health_path = "/health"
-    keep_alive = True
     multi_gpu = True
     evaluates = True
     profiles = True
@@ -306,6 +306,9 @@ class Sglang:
 
     def base_url(self, settings: SglangSettings, context: LaunchContext) -> str:
         return f"http://{context.host}:{context.port}"
+
+    def access(self, settings: SglangSettings) -> Access:
+        return Access()
 
     def interpreter(self, settings: SglangSettings, context: LaunchContext) -> tuple[str, ...]:
         inside = self._python(settings)
@@ -472,7 +475,7 @@ def mean_accept_length(states: object) -> float | None:
     """
     ranks = states if isinstance(states, list) else []
     values = [rank.get("avg_spec_accept_length") for rank in ranks if isinstance(rank, dict)]
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e6]
     return sum(numbers) / len(numbers) if numbers else None
 
 

@@ -1,6 +1,7 @@
 """Which flags and variables the versions of SGLang have that scenarios name; read from their wheels beforehand.
 
-The table beside this file is written by `mtpbench doctor --upstream VERSION… --flags harness/engines/sglang_flags.json`.
+The table beside this file is written by
+`mtpbench doctor --upstream VERSION… --flags harness/engines/sglang_flags.json`.
 """
 
 from __future__ import annotations

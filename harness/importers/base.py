@@ -23,6 +23,9 @@ MAX_POINTS = 10_000
 MAX_NUMBER = 1e15  # no rate, latency or count is larger, and squares of it are still numbers
 MAX_TEXT = 300  # characters of a setting: a command line fits, a prompt does not
 
+# By unit, more than any server or any test of one can reach; nothing here can be negative.
+_LARGEST = {"s": 1e8, "ms": 1e11, "us": 1e14, "tokens/s": 1e9, "1/s": 1e9, "%": 100.0, "tokens/step": 1e3}
+
 _STATISTIC = r"(mean|avg|median|std|min|max|p\d{1,3}(?:\.\d{1,3})?)"
 
 
@@ -251,6 +254,8 @@ class Item:
         for key in self.data:
             for one in fields:
                 if key not in skip and one.matches(key) and (value := self.number(key)) is not None:
+                    if not 0 <= value <= _LARGEST.get(one.unit, MAX_NUMBER):
+                        raise self.problem(key, f"{value:g} {one.unit} is no measurement: it can't be")
                     found.append(Number(key, value, one.unit, one.direction(key)))
                     break
         return tuple(found)

@@ -107,6 +107,10 @@ def compare_imported(
     if invalid:
         return _with(blank, Verdict.INVALID, f"INVALID: {invalid[0][0].where}: {invalid[0][1]}", notes=notes)
     names = metrics or IMPORTERS[first.origin.format].headline
+    have = sorted({n.name for run in (*base, *head) for point in run.points for n in point.numbers if _usable(n)})
+    if unknown := [name for name in metrics if name not in have]:
+        what = f"no number of {', '.join(unknown)} is in any of these results"
+        raise MtpbenchError(what, f"--metric NAME with one of: {', '.join(have)}")
     ours, theirs = _points(base), _points(head)
     rows = _rows(ours, theirs, names)
     if not rows:

@@ -127,9 +127,9 @@ def read_configs(
     if unknown := [name for name in only if name not in seen]:
         problems.append(Problem(file, 1, "configs", f"no entry is called {', '.join(unknown)}"))
     if problems:
-        error = ScenarioError(problems)
-        error.hint = "What is refused by name may be left out knowingly: --leave-out NAME."
-        raise error
+        refused = ScenarioError(problems)
+        refused.hint = "What is refused by name may be left out knowingly: --leave-out NAME."
+        raise refused
     return found
 
 

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from harness.model import CountSource, Event
 
 DONE = b"[DONE]"
 REPETITION_WINDOW = 64  # pieces: long enough to tell text from a loop, short enough for early loops
+_SHOWN = 80  # bytes of an event that can't be read
+_MAX_MESSAGE = 500  # characters of what a server says of an error
+_MAX_COUNT = 10**9  # no prompt and no answer has more tokens
+_MAX_NESTING = 8  # of content parts within content parts
 
 Payload = tuple[float, bytes]  # when its bytes arrived, and the data of one server-sent event
 
@@ -35,6 +41,24 @@ class Sampling:
     model: str
     ignore_eos: bool = True
     temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What one event says. `text` or `ids`: new output; counts are cumulative, None where it does not say.
+
+    `error` is what the server calls an error, or why the event can't be read.
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] | None = None
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    verify_steps: int | None = None
+    finish_reason: str = ""
+    done: bool = False
+    error: str = ""
 
 
 @dataclass
@@ -63,6 +87,10 @@ class Dialect(Protocol):
         """The JSON body that asks for `output_tokens` tokens after `prompt`."""
         ...
 
+    def read(self, data: bytes) -> Arrival:
+        """What one event says. Never raises: an event that can't be read says so in `error`."""
+        ...
+
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
         """What the payloads of one stream say. Never raises: what can't be read is an error of the stream."""
         ...
@@ -71,8 +99,8 @@ class Dialect(Protocol):
 class OpenAiCompletions:
     """`/v1/completions` of SGLang, vLLM and llama.cpp, with prompts as token ids.
 
-    Counts come, best first, from: usage in every event (`continuous_usage_stats`; SGLang, vLLM), llama.cpp's
-    `timings` in every event, the final usage, the number of events with text.
+    Tokens arrive when text, reasoning text or a tool call does; counts only say how many: usage or llama.cpp's
+    `timings` in every event, in some of them, or at the end. See `_timeline`.
     """
 
     path = "/v1/completions"
@@ -96,46 +124,39 @@ class OpenAiCompletions:
             "cache_prompt": True,  # llama.cpp's default, said aloud: reuse must be seen, not hidden
         }
 
+    def read(self, data: bytes) -> Arrival:
+        return _read(data, self._said)
+
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        out = Decoded()
-        pieces: list[str] = []
-        arrivals: list[float] = []
-        for t, message in _messages(payloads, out):
-            text, finish = _openai_choice(message)
-            out.finish_reason = finish or out.finish_reason
-            if text:
-                pieces.append(text)
-                arrivals.append(t)
-            total = self._read_counts(message, out)
-            if total is not None and total > (out.events[-1].tokens if out.events else 0):
-                out.events.append(Event(t, total))
-        if len(out.events) > 1:
-            out.count_source = CountSource.EVENT
-        elif out.completion_tokens is not None and arrivals:
-            out.count_source = CountSource.FINAL
-            out.events = spread(arrivals, out.completion_tokens)
-        elif not out.events:
-            out.events = [Event(t, n) for n, t in enumerate(arrivals, 1)]
-        out.output_digest, out.repetition = _digest(pieces)
+        said, out = _stream(self, payloads)
+        _timeline([(t, bool(one.text), one.tokens) for t, one in said], out)
+        out.output_digest, out.repetition = _digest([one.text for _, one in said if one.text])
         return out
 
     @staticmethod
-    def _read_counts(message: dict[str, Any], out: Decoded) -> int | None:
-        """Takes the counts of one event into `out`; returns its cumulative number of output tokens."""
-        usage, timings = message.get("usage") or {}, message.get("timings") or {}
-        total = usage.get("completion_tokens")
-        if usage:
-            out.prompt_tokens = usage.get("prompt_tokens", out.prompt_tokens)
-            out.completion_tokens = usage.get("completion_tokens", out.completion_tokens)
-            details = usage.get("prompt_tokens_details") or {}
-            out.cached_tokens = details.get("cached_tokens", out.cached_tokens)
-        if timings:
-            total = timings.get("predicted_n", total)
-            out.cached_tokens = timings.get("cache_n", out.cached_tokens)
-            if "draft_n_accepted" in timings and total:
-                # The first token comes from the prompt; each later pass yields its accepted drafts and one more.
-                out.verify_steps = total - 1 - timings["draft_n_accepted"]
-        return total if isinstance(total, int) else None
+    def _said(message: Mapping[str, Any]) -> Arrival:
+        usage, timings = _object(message, "usage"), _object(message, "timings")
+        total, prompt = _count(usage, "completion_tokens"), _count(usage, "prompt_tokens")
+        cached = _count(_object(usage, "prompt_tokens_details"), "cached_tokens")
+        reasoning = _count(_object(usage, "completion_tokens_details"), "reasoning_tokens")
+        if reasoning is not None and total is not None and reasoning > total > 0:
+            raise _UnreadableError(f"it counts {reasoning} reasoning tokens among {total}")
+        predicted, accepted = _count(timings, "predicted_n"), _count(timings, "draft_n_accepted")
+        total = predicted if predicted is not None else total
+        from_cache = _count(timings, "cache_n")
+        # The first token comes from the prompt; each later pass yields its accepted drafts and one more.
+        # Its drafts are counted before its tokens are sent one by one: only at a step's end do the two agree.
+        steps = total - 1 - accepted if accepted is not None and total else None
+        steps = steps if steps is None or steps >= 0 else None
+        text, finish = _openai_choice(message)
+        return Arrival(
+            text=text,
+            tokens=total,
+            prompt_tokens=prompt,
+            cached_tokens=from_cache if from_cache is not None else cached,
+            verify_steps=steps,
+            finish_reason=finish,
+        )
 
 
 class OpenAiChat(OpenAiCompletions):
@@ -165,28 +186,53 @@ class SglangGenerate:
         }
         return _dump(ask)
 
+    def read(self, data: bytes) -> Arrival:
+        return _read(data, self._said)
+
     def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        out = Decoded(count_source=CountSource.EVENT)
+        said, out = _stream(self, payloads)
         ids: list[int] = []
-        for t, message in _messages(payloads, out):
-            meta = message.get("meta_info") or {}
-            total = meta.get("completion_tokens")
-            new = message.get("output_ids") or []
+        texts: list[str] = []
+        arrivals: list[tuple[float, bool, int | None]] = []
+        for t, one in said:
             # Streams are cumulative, or (--incremental-streaming-output) disjoint: both occur.
-            ids = list(new) if len(new) == total else ids + list(new)
-            if isinstance(total, int) and total > (out.events[-1].tokens if out.events else 0):
-                out.events.append(Event(t, total))
-            out.completion_tokens = total if isinstance(total, int) else out.completion_tokens
-            out.prompt_tokens = meta.get("prompt_tokens", out.prompt_tokens)
-            out.cached_tokens = meta.get("cached_tokens", out.cached_tokens)
-            out.verify_steps = meta.get("spec_verify_ct", out.verify_steps)
-            finish = meta.get("finish_reason")
-            if isinstance(finish, dict):
-                out.finish_reason = str(finish.get("type", ""))
-                if out.finish_reason == "abort":
-                    out.error = str(finish.get("message") or "aborted by the server")
-        out.output_digest, out.repetition = _digest(ids)
+            if one.ids is not None:
+                new = one.ids
+                arrived = len(new) > (len(ids) if len(new) == one.tokens else 0)
+                ids = list(new) if len(new) == one.tokens else [*ids, *new]
+            elif one.text:
+                whole = "".join(texts)
+                arrived = one.text != whole
+                texts = [*texts, one.text] if not one.text.startswith(whole) else [*texts, one.text[len(whole) :]]
+            else:  # tells of its tokens by their number alone
+                arrived = one.tokens is not None
+            arrivals.append((t, arrived, one.tokens))
+        _timeline(arrivals, out)
+        out.output_digest, out.repetition = _digest(ids or [piece for piece in texts if piece])
         return out
+
+    @staticmethod
+    def _said(message: Mapping[str, Any]) -> Arrival:
+        meta = _object(message, "meta_info")
+        ids, text = message.get("output_ids"), message.get("text")
+        if ids is not None and not (isinstance(ids, list) and all(type(token) is int for token in ids)):
+            raise _UnreadableError("`output_ids` is no list of whole numbers")
+        finish = meta.get("finish_reason")
+        reason, error = _plain(finish), ""
+        if isinstance(finish, dict):
+            reason = _plain(finish.get("type"))
+            if reason == "abort":
+                error = _message(finish) if finish.get("message") else "aborted by the server"
+        return Arrival(
+            text=_text(text, "text"),
+            ids=None if ids is None else tuple(ids),
+            tokens=_count(meta, "completion_tokens"),
+            prompt_tokens=_count(meta, "prompt_tokens"),
+            cached_tokens=_count(meta, "cached_tokens"),
+            verify_steps=_count(meta, "spec_verify_ct"),
+            finish_reason=reason,
+            error=error,
+        )
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -196,58 +242,200 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
-def spread(arrivals: Sequence[float], total: int) -> list[Event]:
-    """Events for a stream whose token count is known only in total: evenly spread over its arrivals.
+def why_no_stream(content_type: str, content_encoding: str) -> str:
+    """Why an answer with these headers is no stream of events that can be timed; empty where it is one."""
+    if content_encoding.strip().lower() not in ("", "identity"):
+        return (
+            f"the answer is compressed ({content_encoding.strip()[:20]}), which was not asked for: does a proxy stand "
+            "between here and the server?"
+        )
+    if content_type.strip().lower().startswith(("application/json", "text/html")):
+        return f"the answer is no stream of events but {content_type.strip()[:40]}: can the server stream?"
+    return ""
 
-    The first arrival holds one token and the last all of them, so that TPOT is
+
+class _UnreadableError(Exception):
+    """An event says something that can't be; its message goes on after "an event can't be read: "."""
+
+
+class _Said(Protocol):
+    def __call__(self, message: Mapping[str, Any]) -> Arrival: ...
+
+
+def _read(data: bytes, said: _Said) -> Arrival:
+    """One event's bytes → what it says; `said` takes a JSON object apart and may raise `_UnreadableError`."""
+    if data.strip() == DONE:
+        return Arrival(done=True)
+    try:
+        message = json.loads(data)
+        if not isinstance(message, dict):
+            raise _UnreadableError("it is not a JSON object")
+        error = message.get("error")
+        if error or message.get("object") == "error":
+            return Arrival(error=_message(error or message))
+        return said(message)
+    except _UnreadableError as error:
+        why = str(error)
+    except RecursionError:
+        why = "it is nested too deeply"
+    except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
+        why = "it is not a JSON object"
+    return Arrival(error=f"an event can't be read: {why}: {data[:_SHOWN]!r}")
+
+
+def _stream(dialect: Dialect, payloads: Sequence[Payload]) -> tuple[list[tuple[float, Arrival]], Decoded]:
+    """Every event that could be read, and what holds for the whole stream: its end, first error and last counts."""
+    out, said = Decoded(), []
+    for t, data in payloads:
+        one = dialect.read(data)
+        out.done = out.done or one.done
+        out.error = out.error or one.error
+        out.finish_reason = one.finish_reason or out.finish_reason
+        for name in ("prompt_tokens", "cached_tokens", "verify_steps"):
+            value = getattr(one, name)
+            if value is not None:
+                setattr(out, name, value)
+        said.append((t, one))
+    return said, out
+
+
+def _timeline(said: Sequence[tuple[float, bool, int | None]], out: Decoded) -> None:
+    """(when, did output arrive, cumulative count) of each event → `out.events`, the total, and where it comes from.
+
+    A count belongs to the output that it comes with, or that came last before it without a count of its own. Output
+    between two counts is spread evenly over them. Tokens that are only counted, after the last output, are in the
+    total alone: when they arrived can't be told. Without a count of the last output nothing is said of tokens.
+    """
+    arrivals: list[float] = []
+    counts: list[int | None] = []
+    own = False  # has the last output a count that came with it?
+    largest = 0
+    for t, arrived, total in said:
+        if arrived:
+            arrivals.append(t)
+            counts.append(None)
+            own = bool(total)
+        if not total:  # proxies end with a usage of zeros
+            continue
+        if total < largest:
+            out.error = out.error or f"the server's count of tokens goes back from {largest} to {total}"
+            return
+        largest = total
+        if counts and (arrived or not own):
+            counts[-1] = total
+    if len(counts) > 1 and len(set(counts)) == 1 and largest == counts[0]:
+        # The same count with every piece and none larger: it is not a running total.
+        counts[:-1] = [None] * (len(counts) - 1)
+    elif len(counts) > 1 and len(set(counts)) == 1 and counts[0] is not None:
+        counts = [None] * (len(counts) - 1) + [largest]
+    if arrivals and counts[-1] is None:  # nothing was counted to the end
+        out.events = [Event(t, n) for n, t in enumerate(arrivals, 1)]
+        return
+    if largest:
+        out.completion_tokens = largest
+    if arrivals:
+        out.count_source = CountSource.FINAL if None in counts else CountSource.EVENT
+        out.events = spread(arrivals, counts)
+
+
+def spread(arrivals: Sequence[float], counts: Sequence[int | None]) -> list[Event]:
+    """Events with the missing counts spread evenly between the known ones; the last one is known.
+
+    Where the first is not, it holds one token, so that TPOT of a stream whose count comes at its end is
     (t_last - t_first) / (total - 1), the definition that other tools use.
     """
-    steps = max(len(arrivals) - 1, 1)
+    known = [(place, count) for place, count in enumerate(counts) if count is not None]
+    if known[0][0] > 0:
+        known.insert(0, (0, 1))
+    numbers = dict(known)
+    for (a, low), (b, high) in pairwise(known):
+        for place in range(a + 1, b):
+            numbers[place] = low + (high - low) * (place - a) // (b - a)
     events: list[Event] = []
-    for position, t in enumerate(arrivals):
-        tokens = total if position == steps or len(arrivals) == 1 else 1 + (total - 1) * position // steps
-        if tokens > (events[-1].tokens if events else 0):
-            events.append(Event(t, tokens))
+    for place, t in enumerate(arrivals):
+        if numbers[place] > (events[-1].tokens if events else 0):
+            events.append(Event(t, numbers[place]))
     return events
 
 
-def _messages(payloads: Sequence[Payload], out: Decoded) -> list[tuple[float, dict[str, Any]]]:
-    """The JSON objects of a stream; marks its end and the first error in `out`."""
-    messages = []
-    for t, data in payloads:
-        if data.strip() == DONE:
-            out.done = True
-            continue
-        try:
-            message = json.loads(data)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            out.error = out.error or f"an event is not a JSON object: {data[:80]!r}"
-            continue
-        error = message.get("error")
-        if error or message.get("object") == "error":
-            detail = error if error else message
-            out.error = out.error or str(detail.get("message", detail) if isinstance(detail, dict) else detail)
-            continue
-        messages.append((t, message))
-    return messages
+def _object(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object under a key; empty where there is none. PHP and Lua write an empty one as a list."""
+    value = message.get(key)
+    if value is None or value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise _UnreadableError(f"`{key}` is not an object")
+    return value
 
 
-def _openai_choice(message: dict[str, Any]) -> tuple[str, str]:
-    """Text and finish reason of an event; text includes reasoning, which costs as much as an answer."""
-    choices = message.get("choices") or []
-    if not choices or not isinstance(choices[0], dict):
+def _count(values: Mapping[str, Any], key: str) -> int | None:
+    """A count of tokens; `12.0` is one."""
+    value = values.get(key)
+    if value is None:
+        return None
+    whole = type(value) is int or (isinstance(value, float) and math.isfinite(value) and value == int(value))
+    if not whole:
+        raise _UnreadableError(f"`{key}` is no whole number")
+    if not 0 <= value <= _MAX_COUNT:
+        raise _UnreadableError(f"`{key}` can't be {value if abs(value) <= _MAX_COUNT else 'so large'}")
+    return int(value)
+
+
+def _text(value: object, key: str, depth: int = 0) -> str:
+    """Text, or the text of content parts: `[{"type": "text", "text": …}]`, `[{"thinking": [...]}]`."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and depth < _MAX_NESTING:
+        return "".join(_part(part, key, depth) for part in value)
+    raise _UnreadableError(f"`{key}` is no text")
+
+
+def _part(part: object, key: str, depth: int) -> str:
+    if isinstance(part, dict):
+        for name in ("text", "thinking"):
+            if name in part:
+                return _text(part[name], key, depth + 1)
+    elif isinstance(part, str):
+        return part
+    raise _UnreadableError(f"`{key}` is no text")
+
+
+def _plain(value: object) -> str:
+    """A short word of the server's, such as a finish reason."""
+    return value[:64] if isinstance(value, str) else ""
+
+
+def _message(error: object) -> str:
+    """What a server says of an error, whatever its form."""
+    detail = error.get("message", error) if isinstance(error, dict) else error
+    return str(detail)[:_MAX_MESSAGE]
+
+
+def _openai_choice(message: Mapping[str, Any]) -> tuple[str, str]:
+    """Text and finish reason of an event; text includes reasoning and tool calls, which cost as much as an answer."""
+    choices = message.get("choices")
+    if not choices:
         return "", ""
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise _UnreadableError("`choices` is no list of objects")
     choice = choices[0]
-    delta = choice.get("delta") or {}
-    parts = (
-        choice.get("text"),
-        delta.get("reasoning_content"),
-        delta.get("reasoning"),
-        delta.get("content"),
-    )
-    return "".join(part for part in parts if part), str(choice.get("finish_reason") or "")
+    delta = _object(choice, "delta")
+    parts = [_text(choice.get("text"), "text")]
+    parts += [_text(delta.get(key), key) for key in ("reasoning_content", "reasoning", "content")]
+    parts += _tool_calls(delta.get("tool_calls"))
+    return "".join(parts), _plain(choice.get("finish_reason"))
+
+
+def _tool_calls(calls: object) -> list[str]:
+    """The pieces of tool calls: their names and arguments are what the model writes."""
+    if not calls:
+        return []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise _UnreadableError("`tool_calls` is no list of objects")
+    functions = [_object(call, "function") for call in calls]
+    return [_text(of.get(key), f"function.{key}") for of in functions for key in ("name", "arguments")]
 
 
 def _digest(pieces: Sequence[object]) -> tuple[str, float]:
@@ -257,7 +445,9 @@ def _digest(pieces: Sequence[object]) -> tuple[str, float]:
     # Texts are joined: the same output cut differently must have the same digest.
     text = "".join(map(str, pieces)) if isinstance(pieces[0], str) else ",".join(map(str, pieces))
     tail = pieces[-REPETITION_WINDOW:]
-    return hashlib.sha256(text.encode()).hexdigest()[:16], 1 - len(set(tail)) / len(tail)
+    # JSON can hold half a surrogate pair, which no encoding takes.
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return digest, 1 - len(set(tail)) / len(tail)
 
 
 def _dump(value: dict[str, Any]) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.load.connection import RawStream
 from harness.load.dialects import Decoded, Dialect
-from harness.load.stream import RawStream
-from harness.model import RequestRecord, RequestStatus
+from harness.load.sse import events
+from harness.model import CountSource, RequestRecord, RequestStatus
 
 CONNECTION_LOST = "connection lost"
 
@@ -32,7 +33,7 @@ def to_record(
     stop_status: RequestStatus,
 ) -> RequestRecord:
     """`stop_status` is what a request that we cancelled is called: it depends on why we stopped."""
-    decoded = dialect.decode(raw.payloads)
+    decoded = dialect.decode(events(raw.body.pieces()))
     status, error = _terminal_state(plan, raw, decoded, stop_status)
     return RequestRecord(
         index=plan.index,
@@ -59,9 +60,12 @@ def to_record(
 def _terminal_state(
     plan: PlannedRequest, raw: RawStream, decoded: Decoded, stop_status: RequestStatus
 ) -> tuple[RequestStatus, str]:
-    received = decoded.events[-1].tokens if decoded.events else 0
+    received = decoded.completion_tokens or (decoded.events[-1].tokens if decoded.events else 0)
+    known = decoded.count_source is not CountSource.NONE
     if raw.outcome == "refused":
         return RequestStatus.REFUSED, raw.error
+    if raw.outcome == "garbled":
+        return RequestStatus.STREAM_ERROR, raw.error
     if decoded.error:  # said by the server itself: better than any of our guesses below
         return RequestStatus.STREAM_ERROR, decoded.error
     if raw.outcome == "cancelled":
@@ -73,13 +77,23 @@ def _terminal_state(
         )
     if raw.outcome == "broken":
         return RequestStatus.TRUNCATED, f"{CONNECTION_LOST} after {received} tokens: {raw.error}"
+    if raw.body.size and not decoded.events and not decoded.done:
+        return RequestStatus.TRUNCATED, f"no event in an answer of {raw.body.size} bytes: {raw.body.head(80)!r}"
     if not decoded.done:
         return (
             RequestStatus.TRUNCATED,
             f"the stream ended without its end mark after {received} tokens",
         )
-    if received == 0:
+    if received == 0 or not decoded.events:
         return RequestStatus.TRUNCATED, "the stream ended without a single token"
+    if known and received > plan.output_tokens:
+        what = f"the server counts {received} output tokens where at most {plan.output_tokens} were asked for"
+        return RequestStatus.STREAM_ERROR, what
+    if not known and plan.exact_output and received < plan.output_tokens:
+        what = (
+            f"{received} pieces of output for {plan.output_tokens} tokens, and the server never says how many it sent"
+        )
+        return RequestStatus.TRUNCATED, f"{what}: with `ignore_eos: false` what arrived is measured all the same"
     if plan.exact_output and received < plan.output_tokens:
         reason = decoded.finish_reason or "not given"
         return (

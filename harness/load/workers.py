@@ -1,10 +1,10 @@
 """Drives one pass of requests: closed loop (a fixed number in flight) or open loop (Poisson arrivals).
 
-Load runs in processes of its own, at most STREAMS_PER_PROCESS streams each, so that neither a progress
-display nor hundreds of other streams delay a time stamp. All of a pass's processes take requests from one
-shared counter: whatever their number, requests start in the same order.
+Load runs in processes of its own, so that no progress display delays a time stamp: as many as cores allow, one core
+being left for the rest. More would take turns on the cores, and a stamp would wait for its process's turn. All of a
+pass's processes take requests from one shared counter: whatever their number, requests start in the same order.
 
-    Workers.run (main process) → run_shard (load process) → drive → StreamClient
+    Workers.run (main process) → run_shard (load process) → Shard.drive → StreamClient → Connection
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Barrier
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
+from harness.access import PLAIN, Access
+from harness.cores import usable_cores
 from harness.errors import MtpbenchError
+from harness.load.connection import RawStream
 from harness.load.dialects import DIALECTS
+from harness.load.pulse import Beat, Cost, beat, peak_memory
+from harness.load.recording import Compactor
 from harness.load.requests import PlannedRequest, to_record
-from harness.load.stream import RawStream, StreamClient
+from harness.load.stream import Endpoint, StreamClient
+from harness.load.turnstile import Turnstile
 from harness.model import RequestRecord, RequestStatus
 
-# httpx needs about 40 µs an event; 128 streams of a fast server stay under half a core (docs/client.md).
-STREAMS_PER_PROCESS = 128
-_HEARTBEAT_S = 0.02
-_TIMER_RESOLUTION_S = 1e-3  # of uvloop's timers: lateness within it is not the loop's
+STREAMS_PER_PROCESS = 16  # with fewer, another process would cost more to start than it saves (docs/client.md)
+_CONNECT_AHEAD_S = 0.5  # of a request whose time is known: a connection then costs the request nothing
 # Every process gets the time to read its requests before the common start: bodies arrive at > 100 MB/s.
 _START_DELAY_S = 0.1
 _START_DELAY_S_PER_BYTE = 1e-8
@@ -53,17 +58,18 @@ class LoadJob:
     slots: int
     open_loop: bool
     timeout_s: float
-    keep_alive: bool = True
+    access: Access = PLAIN
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """`t_start` is when the first request was allowed to go; `lags`: (when, how late an event loop ran), in s."""
+    """`t_start` is when the first request was allowed to go; `pulses` are the looks at each load process."""
 
     requests: tuple[RequestRecord, ...]
     t_start: float
     t_end: float
-    lags: tuple[tuple[float, float], ...] = ()
+    pulses: tuple[tuple[Beat, ...], ...] = ()
+    costs: tuple[Cost, ...] = ()  # of each load process
 
 
 @dataclass
@@ -146,26 +152,21 @@ class _Slot:
         self.board.state[self.base] = t
 
 
-Send = Callable[[PlannedRequest, int, Callable[[float], None]], Awaitable[RawStream]]
-
-
 @dataclass
 class Shard:
-    """One process's share of a pass, independent of httpx and of real time: both are handed in."""
+    """One process's share of a pass. `clients` has one for each of its slots."""
 
     job: LoadJob
-    slots: Sequence[int]
+    clients: Mapping[int, StreamClient]
     board: Board
     number: int
-    send: Send
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
+    turnstile: Turnstile = field(default_factory=Turnstile)
     results: list[tuple[PlannedRequest, int, float, RawStream]] = field(default_factory=list)
 
     async def drive(self, t_start: float) -> None:
         """Runs until no request is left or the board says stop; results are in `results`."""
-        await self.sleep(max(0.0, t_start - self.clock()))
-        slots = [asyncio.create_task(self._slot(slot, t_start)) for slot in self.slots]
+        await _until(t_start)
+        slots = [asyncio.create_task(self._slot(slot, t_start)) for slot in self.clients]
         watcher = asyncio.create_task(self._cancel_on_stop(slots))
         try:
             await asyncio.gather(*slots)
@@ -174,20 +175,24 @@ class Shard:
 
     async def _slot(self, slot: int, t_start: float) -> None:
         mine = _Slot(self.board, self.number * Board.FIELDS)
+        client = self.clients[slot]
         while self.board.stop_status is None:
             number = self.board.take()
             if number >= len(self.job.requests):
                 return
             plan = self.job.requests[number]
-            due = t_start + plan.offset if self.job.open_loop else self.clock()
-            if due > self.clock():
-                try:
-                    await self.sleep(due - self.clock())
-                except asyncio.CancelledError:
-                    return
-            self.results.append((plan, slot, due, await self._request(plan, slot, mine)))
+            due = t_start + plan.offset if self.job.open_loop else time.monotonic()
+            try:
+                if due - time.monotonic() > _CONNECT_AHEAD_S:
+                    await asyncio.sleep(due - time.monotonic() - _CONNECT_AHEAD_S)
+                    await client.connect()
+                await _until(due)
+                await self.turnstile()
+            except asyncio.CancelledError:
+                return
+            self.results.append((plan, slot, due, await self._request(plan, client, mine)))
 
-    async def _request(self, plan: PlannedRequest, slot: int, mine: _Slot) -> RawStream:
+    async def _request(self, plan: PlannedRequest, client: StreamClient, mine: _Slot) -> RawStream:
         first = True
 
         def on_event(t: float) -> None:
@@ -198,7 +203,7 @@ class Shard:
                 first = False
 
         mine.add(1, 1)
-        raw = await self.send(plan, slot, on_event)
+        raw = await client.stream(DIALECTS[self.job.dialect].path, plan.body, on_event)
         mine.add(1, -1)
         if not first:
             mine.add(2, -1)
@@ -206,46 +211,53 @@ class Shard:
         return raw
 
     async def _cancel_on_stop(self, slots: Sequence[asyncio.Task[None]]) -> None:
-        while self.board.stop_status is None:
+        while True:
             await asyncio.sleep(0.05)
-        for task in slots:
-            task.cancel()
+            if self.board.stop_status is not None:
+                for task in slots:  # again and again: a cancellation can be lost while a connection opens
+                    task.cancel()
 
 
-async def _heartbeat(lags: list[tuple[float, float]]) -> None:
-    """How late this event loop wakes up: what it adds, at worst, to a time stamp."""
-    while True:
-        before = time.monotonic()
-        await asyncio.sleep(_HEARTBEAT_S)
-        now = time.monotonic()
-        lags.append((now, max(0.0, now - before - _HEARTBEAT_S - _TIMER_RESOLUTION_S)))
+async def _until(due: float) -> None:
+    """Sleeps until `due`, never less. Timers are exact to a millisecond and may be early by half of it."""
+    while (left := due - time.monotonic()) > 0:
+        await asyncio.sleep(left if left > 5e-4 else 0)
 
 
-async def _run_shard(
-    job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board
-) -> tuple[list[RequestRecord], list[tuple[float, float]]]:
+class ShardResult(NamedTuple):
+    """What a load process hands back. Records are pickled one by one, which is how they stay small."""
+
+    records: list[bytes]
+    beats: list[Beat]
+    cost: Cost
+
+
+async def _run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float, board: Board) -> ShardResult:
     dialect = DIALECTS[job.dialect]
-    clients = {slot: StreamClient(job.url, job.timeout_s, job.keep_alive) for slot in slots}
-
-    async def send(plan: PlannedRequest, slot: int, on_event: Callable[[float], None]) -> RawStream:
-        return await clients[slot].stream(dialect.path, plan.body, on_event)
-
-    shard = Shard(job, slots, board, number, send)
-    lags: list[tuple[float, float]] = []
-    heartbeat = asyncio.create_task(_heartbeat(lags))
+    endpoint = await Endpoint.of(job.url, job.access)
+    compactor = Compactor()
+    shard = Shard(job, {slot: StreamClient(endpoint, job.timeout_s, compactor) for slot in slots}, board, number)
+    beats: list[Beat] = []
+    heart = asyncio.create_task(beat(beats))
     gc.collect()
     gc.freeze()
     gc.disable()
+    began = time.process_time()
     try:
         await shard.drive(t_start)
     finally:
         gc.enable()
-        heartbeat.cancel()
-        for client in clients.values():
-            await client.close()
+        gc.unfreeze()
+        heart.cancel()
+        for client in shard.clients.values():
+            client.close()
+    loaded = time.process_time()
     stopped = board.stop_status or RequestStatus.CANCELLED
-    records = [to_record(plan, slot, due, raw, dialect, stopped) for plan, slot, due, raw in shard.results]
-    return records, lags
+    records: list[bytes] = []
+    while shard.results:  # one at a time: what was kept compactly is a hundred times as large when it is decoded
+        plan, slot, due, raw = shard.results.pop()
+        records.append(pickle.dumps(to_record(plan, slot, due, raw, dialect, stopped), pickle.HIGHEST_PROTOCOL))
+    return ShardResult(records, beats, Cost(loaded - began, time.process_time() - loaded, peak_memory()))
 
 
 # What a load process keeps between passes; set once by _init_process, because shared memory can only be
@@ -274,10 +286,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_shard(
-    job: LoadJob, slots: Sequence[int], number: int, t_start: float
-) -> tuple[list[RequestRecord], list[tuple[float, float]]]:
-    """One process's share of a pass: its records, and the lags of its event loop in seconds."""
+def run_shard(job: LoadJob, slots: Sequence[int], number: int, t_start: float) -> ShardResult:
+    """One process's share of a pass."""
     assert _board is not None, "run_shard runs only in a process that Workers started"
     if sys.platform == "win32":
         return asyncio.run(_run_shard(job, slots, number, t_start, _board))
@@ -286,11 +296,16 @@ def run_shard(
     return uvloop.run(_run_shard(job, slots, number, t_start, _board))
 
 
+def load_processes(slots: int, cores: int) -> int:
+    """How many processes drive so many slots: at most one fewer than there are cores, at least one."""
+    return max(1, min(cores - 1, -(-slots // STREAMS_PER_PROCESS)))
+
+
 class Workers:
     """The load processes of an experiment, kept between passes. They start at once, while the first server does."""
 
     def __init__(self, max_slots: int) -> None:
-        self.processes = -(-max_slots // STREAMS_PER_PROCESS)
+        self.processes = load_processes(max_slots, usable_cores())
         self.board = Board.create(self.processes)
         self._pool = ProcessPoolExecutor(
             self.processes,
@@ -334,6 +349,8 @@ class Workers:
                 "a load-generating process was killed in the middle of a pass",
                 "Finished passes are saved; look for the out-of-memory killer (dmesg), then run with --resume.",
             ) from error
-        records = sorted((record for part, _ in done for record in part), key=lambda r: r.index)
-        lags = tuple(lag for _, part in done for lag in part)
-        return LoadResult(tuple(records), t_start, time.monotonic(), lags)
+        t_end = time.monotonic()
+        records: list[RequestRecord] = sorted((pickle.loads(r) for d in done for r in d.records), key=lambda r: r.index)
+        return LoadResult(
+            tuple(records), t_start, t_end, tuple(tuple(d.beats) for d in done), tuple(d.cost for d in done)
+        )

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from harness import __version__
+from harness.cores import usable_cores
 from harness.machine.telemetry import Source
 from harness.redact import harmless
 from kernel.source import source_hash
@@ -135,12 +136,17 @@ def _variables() -> Mapping[str, str]:
     return harmless({key: value for key, value in os.environ.items() if _ENVIRONMENT.match(key)})
 
 
+def host_name() -> str:
+    """MTPBENCH_HOST names a host where its own name is not to be published or changes at every boot."""
+    return os.environ.get("MTPBENCH_HOST") or platform.node()
+
+
 _PROBES: dict[str, Callable[[], Any]] = {
-    # MTPBENCH_HOST names a host where its own name is not to be published or changes at every boot.
-    "host": lambda: os.environ.get("MTPBENCH_HOST") or platform.node(),
+    "host": host_name,
     "os": lambda: f"{platform.system()} {platform.release()}",
     "cpu": _cpu,
-    "cores": os.cpu_count,
+    "cores": usable_cores,
+    "host_cores": lambda: os.cpu_count() if os.cpu_count() != usable_cores() else None,
     "memory_gb": lambda: round(psutil.virtual_memory().total / 2**30),
     # What MTPBENCH_IMAGE says where this runs inside an image, which can't tell by itself: NAME@sha256:…
     "image": lambda: os.environ.get("MTPBENCH_IMAGE"),

@@ -10,6 +10,7 @@ from harness.machine.telemetry import Source
 from harness.model import GpuSample
 
 _READINGS, _APART_S = 3, 0.5
+_RULES = 3  # what tells whether a GPU is free: memory, temperature and power
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class GpuState:
     worst: GpuSample
     problems: tuple[str, ...]
     unread: tuple[str, ...]
+
+    @property
+    def blind(self) -> bool:
+        """Could nothing be read that tells whether it is free?"""
+        return len(self.unread) == _RULES and not self.problems
+
+    @property
+    def word(self) -> str:
+        return "not free" if self.problems else "not known" if self.blind else "ok"
 
 
 def look(

@@ -5,13 +5,17 @@ A newcomer adds a metric with one entry below and a test with a value computed b
 Definitions (docs/metrics.md compares them with those of other tools). For a request with events
 (t_i, cumulative tokens n_i), i = 1..m, sent at t_send:
 
-    TTFT          t_1 - t_send
+    TTFT          t_1 - t_send; in an open loop t_1 - t_scheduled, see below
     TPOT          (t_m - t_1) / (n_m - n_1)
     accept length (n_m - 1) / verify steps          the first token comes from the prompt, not from a step
     step time     TPOT x accept length              so TPOT = step time / accept length, exactly
-    E2E           t_m - t_send
+    E2E           t_m - t_send; in an open loop t_m - t_scheduled
     step gap      time between arrivals             arrivals closer than BURST_S are one
     ITL           step gap / new tokens, once for each of them
+
+An open loop has users who come when they come: one whose request the client sends late waits from the moment at which
+it was to be sent. Counting from the send would hide that wait (coordinated omission). `ttft_from_send` and
+`e2e_from_send` count from the send in both loops, `lateness` is the difference.
 """
 
 from __future__ import annotations
@@ -68,6 +72,10 @@ class PassView:
         return cls(source, window, counted(source.requests, window, level), slo or Slo())
 
     @property
+    def open_loop(self) -> bool:
+        return self.source.record.key.level.open_loop
+
+    @property
     def requests(self) -> tuple[RequestRecord, ...]:
         return self.source.requests
 
@@ -93,6 +101,7 @@ class RequestMetric:
     higher_is_better: bool
     samples: Callable[[RequestRecord], Sequence[float]]
     of_decoding: bool = True  # of the tokens after the first
+    as_scheduled: Callable[[RequestRecord], Sequence[float]] | None = None  # the same in an open loop, where it differs
 
 
 @dataclass(frozen=True)
@@ -111,17 +120,32 @@ def ttft(r: RequestRecord) -> float | None:
     return r.events[0].t - r.t_send if r.events else None
 
 
+def ttft_scheduled(r: RequestRecord) -> float | None:
+    """Seconds from the moment at which it was to be sent to the first event with a token."""
+    return r.events[0].t - r.t_scheduled if r.events else None
+
+
+def e2e_scheduled(r: RequestRecord) -> float | None:
+    """Seconds from the moment at which it was to be sent to the last token."""
+    return r.events[-1].t - r.t_scheduled if r.events else None
+
+
+def lateness(r: RequestRecord) -> float:
+    """Seconds from the moment at which it was to be sent to the send."""
+    return max(0.0, r.t_send - r.t_scheduled)
+
+
 def tpot(r: RequestRecord) -> float | None:
-    """Seconds a token after the first event; None when everything came at once."""
-    if len(r.events) < 2:
+    """Seconds a token after the first event; None when everything came at once, or nobody counted the tokens."""
+    if len(r.events) < 2 or not r.counted:
         return None
     first, last = r.events[0], r.events[-1]
-    return (last.t - first.t) / (last.tokens - first.tokens)
+    return (last.t - first.t) / (last.tokens - first.tokens) if last.t - first.t >= BURST_S else None
 
 
 def accept_length(r: RequestRecord) -> float | None:
     """Tokens a target-verify step, the bonus token included; None without speculation."""
-    if not r.verify_steps or not r.events:
+    if not r.verify_steps or not r.events or not r.counted:
         return None
     return (r.events[-1].tokens - 1) / r.verify_steps
 
@@ -157,8 +181,8 @@ def step_gaps(r: RequestRecord) -> list[float]:
 
 
 def inter_token_latencies(r: RequestRecord) -> list[float]:
-    """Each gap divided by the tokens that ended it, once for each of them."""
-    steps = arrivals(r.events)
+    """Each gap divided by the tokens that ended it, once for each of them; none where nobody counted them."""
+    steps = arrivals(r.events) if r.counted else []
     samples: list[float] = []
     for a, b in pairwise(steps):
         new = b.tokens - a.tokens
@@ -179,13 +203,16 @@ def _one(
 REQUEST_METRICS: dict[str, RequestMetric] = {
     m.name: m
     for m in (
-        RequestMetric("ttft", "TTFT", "s", False, _one(ttft), of_decoding=False),
+        RequestMetric("ttft", "TTFT", "s", False, _one(ttft), False, _one(ttft_scheduled)),
         RequestMetric("tpot", "TPOT", "s", False, _one(tpot)),
         RequestMetric("itl", "ITL", "s", False, inter_token_latencies),
         RequestMetric("step_gap", "Step gap", "s", False, step_gaps),
         RequestMetric("step_time", "Step time", "s", False, _one(step_time)),
         RequestMetric("accept_length", "Accept length", "tokens/step", True, _one(accept_length)),
-        RequestMetric("e2e", "E2E", "s", False, _one(e2e), of_decoding=False),
+        RequestMetric("e2e", "E2E", "s", False, _one(e2e), False, _one(e2e_scheduled)),
+        RequestMetric("ttft_from_send", "TTFT from send", "s", False, _one(ttft), False),
+        RequestMetric("e2e_from_send", "E2E from send", "s", False, _one(e2e), False),
+        RequestMetric("lateness", "Lateness of sends", "s", False, _one(lateness), False),
     )
 }
 
@@ -203,15 +230,20 @@ def _tokens_in(requests: Sequence[RequestRecord], window: Window) -> list[tuple[
     return out
 
 
+def _uncounted(v: PassView) -> bool:
+    """Are there answers whose tokens nobody counted? A rate without them would be too low."""
+    return any(r.ok and not r.counted for r in v.requests)
+
+
 def output_throughput(v: PassView) -> float | None:
-    if v.window is None:
+    if v.window is None or _uncounted(v):
         return None
     return sum(n for _, n in _tokens_in(v.requests, v.window)) / v.window.seconds
 
 
 def peak_output_throughput(v: PassView) -> float | None:
     """Highest rate in equal bins of at most one second: never under the mean."""
-    if v.window is None:
+    if v.window is None or _uncounted(v):
         return None
     bins = max(1, int(np.ceil(v.window.seconds)))
     width = v.window.seconds / bins
@@ -239,9 +271,20 @@ def request_throughput(v: PassView) -> float | None:
     return sum(r.ok and v.window.holds(r.t_end) for r in v.requests) / v.window.seconds
 
 
+def arrival_rate(v: PassView) -> float | None:
+    """Requests a second that an open loop really sent, over all of its sends; None of a closed loop."""
+    if not v.open_loop or len(v.requests) < 2:
+        return None
+    sends = [r.t_send for r in v.requests]
+    begin = min(r.t_scheduled for r in v.requests)
+    taken = max(sends) - min(begin, min(sends))
+    return (len(sends) - 1) / taken if taken > 0 else None
+
+
 def goodput(v: PassView) -> float | None:
     """Requests a second that meet the scenario's SLO; None where it has none."""
-    demands = ((v.slo.ttft, ttft), (v.slo.tpot, tpot), (v.slo.e2e, e2e))
+    first, whole = (ttft_scheduled, e2e_scheduled) if v.open_loop else (ttft, e2e)
+    demands = ((v.slo.ttft, first), (v.slo.tpot, tpot), (v.slo.e2e, whole))
     asked = [(limit, formula) for limit, formula in demands if limit is not None]
     if v.window is None or not asked:
         return None
@@ -277,7 +320,7 @@ def device_time_per_token(v: PassView) -> float | None:
     """
     seconds = v.source.record.device_seconds
     tokens = sum(r.tokens for r in v.requests)
-    return sum(seconds.values()) / tokens if seconds and tokens else None
+    return sum(seconds.values()) / tokens if seconds and tokens and not _uncounted(v) else None
 
 
 def total_throughput(v: PassView) -> float | None:
@@ -301,6 +344,7 @@ PASS_METRICS: dict[str, PassMetric] = {
         ),
         PassMetric("request_throughput", "Requests", "1/s", True, request_throughput),
         PassMetric("goodput", "Goodput", "1/s", True, goodput),
+        PassMetric("arrival_rate", "Sent", "1/s", True, arrival_rate),
         PassMetric("interactivity", "Interactivity", "tokens/s/user", True, interactivity),
         PassMetric(
             "achieved_concurrency",
@@ -353,7 +397,8 @@ def distribution(name: str, view: PassView) -> Distribution:
     """The distribution of a request metric over the counted requests of a pass."""
     metric = REQUEST_METRICS[name]
     requests = view.decoding if metric.of_decoding else view.counted
-    return Distribution.of([value for r in requests for value in metric.samples(r)])
+    samples = metric.as_scheduled if view.open_loop and metric.as_scheduled else metric.samples
+    return Distribution.of([value for r in requests for value in samples(r)])
 
 
 def pass_row(view: PassView) -> dict[str, Any]:
@@ -376,6 +421,8 @@ def pass_row(view: PassView) -> dict[str, Any]:
         "ok": sum(r.ok for r in view.requests),
         "counted": len(view.counted),
         "client_lag_p99_s": record.client_lag_p99,
+        "client_late_share": record.client_late_share,
+        "client_cpu": record.client_cpu,
         "findings": ",".join(finding.code for finding in record.findings),
         "finding_details": json.dumps([asdict(finding) for finding in record.findings]),
     }

@@ -108,12 +108,3 @@ def peak_in_flight(requests: Sequence[RequestRecord]) -> int:
         now += change
         peak = max(peak, now)
     return peak
-
-
-def lag_p99(lags: Sequence[tuple[float, float]], window: Window | None) -> float:
-    """99th percentile of the lateness of the load generator's event loops over the window, in seconds.
-
-    The start of all slots at once, in the ramp-up, is late by its nature and is not counted.
-    """
-    late = sorted(lag for t, lag in lags if window is None or window.holds(t))
-    return late[int(0.99 * (len(late) - 1))] if late else 0.0

@@ -73,10 +73,14 @@ class Plan:
                     f"a plan of version {value['plan_version']}", f"This mtpbench reads {PLAN_VERSION}."
                 )
             tuples = ("arms", "tp", "levels")
-            blocks = [Block(**{k: tuple(v) if k in tuples else v for k, v in one.items()}) for one in value["blocks"]]
+            blocks = [_block({k: tuple(v) if k in tuples else v for k, v in one.items()}) for one in value["blocks"]]
             return cls(str(value["created_at"]), float(value["limit"]), tuple(blocks))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MtpbenchError(f"that is no plan: {error!r}", "mtpbench ci plan writes one.") from error
+
+
+def _block(fields: dict[str, Any]) -> Block:
+    return Block(**fields)
 
 
 def make_plan(scenarios: Sequence[tuple[str, Scenario]], cost: CostOf, limit: float, created_at: str) -> Plan:

@@ -50,11 +50,14 @@ class Line:
         return value.value if value else None
 
 
-# What a line holds: a metric and how it is condensed within a pass.
-_STATISTICS: dict[str, Callable[[PassView], tuple[float | None, int]]] = {}
+# How a metric is condensed within a pass: its value and the number of samples.
+Statistic = Callable[[PassView], tuple[float | None, int]]
+
+# What a line holds.
+_STATISTICS: dict[str, Statistic] = {}
 
 
-def _request_statistic(name: str, percentile: int | None) -> Callable[[PassView], tuple[float | None, int]]:
+def _request_statistic(name: str, percentile: int | None) -> Statistic:
     def value(view: PassView) -> tuple[float | None, int]:
         summary = distribution(name, view)
         chosen = summary.mean if percentile is None else summary.percentiles[percentile]
@@ -63,15 +66,16 @@ def _request_statistic(name: str, percentile: int | None) -> Callable[[PassView]
     return value
 
 
+def _pass_statistic(formula: Callable[[PassView], float | None]) -> Statistic:
+    return lambda view: (formula(view), len(view.counted))
+
+
 for _name in REQUEST_METRICS:
     _STATISTICS[f"{_name}_mean"] = _request_statistic(_name, None)
     for _percentile in (50, 90, 99):
         _STATISTICS[f"{_name}_p{_percentile}"] = _request_statistic(_name, _percentile)
 for _metric in PASS_METRICS.values():
-    _STATISTICS[_metric.name] = lambda view, formula=_metric.formula: (
-        formula(view),
-        len(view.counted),
-    )  # type: ignore[misc]
+    _STATISTICS[_metric.name] = _pass_statistic(_metric.formula)
 
 
 def _statistic(name: str, view: PassView) -> tuple[float | None, int]:
@@ -125,7 +129,7 @@ def _line(
         if launches:
             values[name] = Value(median(launches), min(launches), max(launches), len(launches), samples)
     of_passes = (finding for view in views for finding in view.source.record.findings)
-    found = {finding.code: finding for finding in (*launched, *of_passes)}
+    found = {(finding.code, finding.message): finding for finding in (*launched, *of_passes)}
     return Line(
         arm=arm,
         tp=tp,

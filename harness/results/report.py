@@ -33,6 +33,7 @@ class Column:
 _DEVICE = "device_time_per_token"
 COLUMNS = (
     Column("in flight", "achieved_concurrency", 1, 1),
+    Column("sent/s", "arrival_rate", 1, 1),
     Column("TTFT ms", "ttft_p50", 1e3, 1),
     Column("TPOT ms", "tpot_p50", 1e3, 2, ratio=False),
     Column("step ms", "step_time_p50", 1e3, 2),
@@ -167,17 +168,19 @@ def _conclusions(run: StoredRun, lines: list[Line]) -> list[str]:
 
 
 def _notes(run: StoredRun, lines: list[Line]) -> list[str]:
-    """What was found, one note a kind: where, and the first message of that kind."""
-    places: dict[str, list[str]] = {}
-    messages: dict[str, str] = {}
+    """What was found, kind by kind: what is said of one line is said of no other."""
+    places: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         for finding in line.findings:
             if finding.code == SIMULATED.code:  # of the whole run, see below
                 continue
             tp = f" TP{line.tp}" if len(run.scenario.tp) > 1 else ""
-            places.setdefault(finding.code, []).append(f"{line.arm}{tp} at {line.level.label}")
-            messages.setdefault(finding.code, finding.message)
-    notes = [f"{', '.join(places[code])}: {message}" for code, message in messages.items()]
+            places.setdefault((finding.code, finding.message), []).append(f"{line.arm}{tp} at {line.level.label}")
+    order = list(dict.fromkeys(code for code, _ in places))
+    notes = [
+        f"{', '.join(dict.fromkeys(where))}: {message}"
+        for (_, message), where in sorted(places.items(), key=lambda item: order.index(item[0][0]))
+    ]
     if run.simulated:
         notes.insert(0, _simulated(run.simulated))
         return [*notes, *warnings(run.scenario)]
@@ -206,7 +209,9 @@ def machine_of(run: StoredRun) -> str:
         return f"simulated {run.simulated['hardware']['name']}, mtpbench {run.simulated['mtpbench']}"
     gpus = environment.get("gpus") or []
     used = len({gpu for launch in run.launches for gpu in launch.gpus})
-    cores = f"{environment.get('cores', '?')} CPU cores"
+    cores = f"{environment.get('cores', '?')} CPU core{'' if environment.get('cores') == 1 else 's'}"
+    if environment.get("host_cores"):
+        cores += f" of {environment['host_cores']}"
     what = f"{used} of {len(gpus)} × {gpus[0]['name']}" if gpus and used else cores
     return f"{environment.get('host', 'unknown host')}, {what}"
 

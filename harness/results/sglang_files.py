@@ -142,8 +142,8 @@ def summary_table(run: StoredRun) -> str:
             spec = "mtp" if run.scenario.arm(key.arm).speculative else "none"
             model = str(getattr(run.scenario.server, "model", "")).replace("`", "'")
             lines += ["", f"### {head} ({key.arm}) - SGLang under test", ""]
-            lines += [f"model=`{model}` tp={key.tp} ep={labels.get('ep', '1')} dp_attn={labels.get('dp-attn', 'false')} "
-                      f"isl={isl} osl={osl} spec={spec}", ""]  # fmt: skip
+            parallel = f"tp={key.tp} ep={labels.get('ep', '1')} dp_attn={labels.get('dp-attn', 'false')}"
+            lines += [f"model=`{model}` {parallel} isl={isl} osl={osl} spec={spec}", ""]
             lines += ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
         found = result(run, one)
         cells = [f"{found[name]:.2f}" if name in found else "n/a" for name in _SHOWN]

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from harness.checks.passes import Expectations, findings
-from harness.engines.server import check_wedged
+from harness.engines.server import check_answers, check_silence, check_wedged
 from harness.errors import ServerDiedError, ServerError, ServerWedgedError, StoreError
 from harness.load.dialects import DIALECTS, Sampling
+from harness.load.open_files import allow_files
 from harness.load.requests import CONNECTION_LOST, PlannedRequest
 from harness.load.workers import LoadJob, LoadResult, Progress, Workers
 from harness.machine.telemetry import Recorder, Source
+from harness.metrics.client_health import health
 from harness.metrics.definitions import PassView
-from harness.metrics.steady_window import lag_p99, steady_window
+from harness.metrics.steady_window import steady_window
 from harness.model import Pass, PassKey, PassRecord, RequestStatus
 from harness.run.launcher import Launch, Launcher, LaunchUi, Options
 from harness.run.step_profile import read_traces
@@ -73,6 +75,7 @@ class Experiment:
         served = {(key.arm, key.tp) for key in done}
         failed: Counter[tuple[str, int]] = Counter()
         plans = plan_launches(self.scenario)
+        allow_files(self.scenario.max_slots)
         with Workers(self.scenario.max_slots) as workers:
             for number, plan in enumerate(plans, 1):
                 todo = [key for key in plan.passes if key not in done]
@@ -102,9 +105,36 @@ class Experiment:
             for key in todo:
                 warmup = self._job(launch, key, items_of(book, self._blocks[key.level, key.index, True]), warmup=True)
                 warm = await self._load(launch, key, warmup, workers, warmup=True) if warmup.requests else None
+                if warm is not None and not any(r.ok for r in warm.requests):
+                    raise self._nothing_works(launch, key, warm)
                 job = self._job(launch, key, items_of(book, self._blocks[key.level, key.index, False]))
                 await self._measure(launch, key, job, warm, workers)
             await self._profile(launch, [key for key in plan.passes if key.index == 0], book, workers)
+
+    def _nothing_works(self, launch: Launch, key: PassKey, warm: LoadResult) -> ServerError:
+        """Not one warm-up succeeded: nothing is measured on such a server, at this level or the next."""
+        first = next((r.error for r in warm.requests if r.error), "no request was answered")
+        error = ServerWedgedError(
+            f"all {len(warm.requests)} warm-up requests at {key.level.label} failed, so nothing is measured: {first}",
+            "The server's log may say why.",
+            log_path=launch.server.log_path if launch.server else None,
+            log_tail=launch.server.tail() if launch.server else (),
+        )
+        self.store.save_pass(
+            PassRecord(
+                key=key,
+                started_at=utc_now(),
+                t_start=warm.t_start,
+                t_end=warm.t_end,
+                status=str(error),
+                server_start=launch.record.server_start,
+                gpus=launch.engine.gpu_count(launch.settings, launch.plan.tp),
+                warmup_requests=len(warm.requests),
+                warmup_failures=len(warm.requests),
+            ),
+            (),
+        )
+        return error
 
     async def _profile(self, launch: Launch, keys: list[PassKey], book: PromptBook, workers: Workers) -> None:
         """Traces the device at each load that asks for it, in a burst: all prefills come before the first decode
@@ -159,6 +189,7 @@ class Experiment:
         after = {} if error else await launch.engine.counters(launch.settings, launch.http)
         accepted = None if error else await launch.engine.accept_length(launch.settings, launch.http)
         log = launch.server.log_since(log_before) if launch.server else []
+        client = health(load.pulses, steady_window(load.requests, key.level))
         record = PassRecord(
             key=key,
             started_at=started_at,
@@ -169,7 +200,9 @@ class Experiment:
             gpus=launch.engine.gpu_count(launch.settings, launch.plan.tp),
             warmup_requests=len(warm.requests) if warm else 0,
             warmup_failures=sum(not r.ok for r in warm.requests) if warm else 0,
-            client_lag_p99=lag_p99(load.lags, steady_window(load.requests, key.level)),
+            client_lag_p99=client.lag_p99 or 0.0,
+            client_late_share=client.late_share,
+            client_cpu=client.busiest,
             server_accept_length=accepted,
             counters={name: value - before.get(name, 0.0) for name, value in after.items()},
             gpu=tuple(samples),
@@ -217,16 +250,21 @@ class Experiment:
         return load
 
     async def _watch(self, launch: Launch, workers: Workers, task: asyncio.Future[LoadResult]) -> ServerError | None:
-        """Waits for the load to end; stops it when the server dies or wedges, and says which."""
-        started = time.monotonic()
+        """Waits for the load to end; stops it when the server dies or nothing comes from it, and says which."""
+        busy_since, failed = time.monotonic(), 0
         while not task.done():
             await asyncio.wait([task], timeout=_POLL_S)
             progress = workers.board.progress()
             self.ui.pass_progress(progress)
+            if not progress.in_flight:  # an open loop may have nothing to wait for
+                busy_since = time.monotonic()
             try:
                 if launch.server:
                     launch.server.check()
-                silent = time.monotonic() - max(progress.last_arrival, started)
+                elif progress.failed > failed:
+                    failed = progress.failed
+                    await check_answers(launch.base_url, launch.engine.health_path)
+                silent = time.monotonic() - max(progress.last_arrival, busy_since)
                 if progress.in_flight and silent > launch.settings.stall_timeout:
                     await self._check_wedged(launch, progress, silent)
             except ServerDiedError as error:
@@ -235,11 +273,18 @@ class Experiment:
             except ServerWedgedError as error:
                 workers.board.request_stop(RequestStatus.TIMED_OUT)
                 return error
-        if launch.server and workers.board.progress().failed:
+        if not workers.board.progress().failed:
+            return None
+        if launch.server:
             return await launch.server.death()
+        try:
+            await check_answers(launch.base_url, launch.engine.health_path)
+        except ServerDiedError as error:
+            return error
         return None
 
     async def _check_wedged(self, launch: Launch, progress: Progress, silent: float) -> None:
+        check_silence(silent, launch.settings.silence_timeout, progress.in_flight, launch.server)
         await check_wedged(
             launch.base_url,
             launch.engine.health_path,
@@ -247,6 +292,7 @@ class Experiment:
             progress.decoding,
             progress.in_flight,
             launch.server,
+            launch.engine.access(launch.settings),
         )
 
     def _job(self, launch: Launch, key: PassKey, items: list[Item], *, warmup: bool = False) -> LoadJob:
@@ -271,8 +317,8 @@ class Experiment:
         )
         slots = min(self.scenario.arrival.slots(key.level), len(items))
         timeout = launch.settings.request_timeout
-        keep_alive = launch.engine.keep_alive
-        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, keep_alive)
+        access = launch.engine.access(launch.settings)
+        return LoadJob(launch.base_url, dialect, requests, slots, open_loop, timeout, access)
 
 
 class _PassFailedError(Exception):

@@ -143,7 +143,7 @@ class Launcher:
         start = await self._prepare(plan, place)
         base_url = start.engine.base_url(start.settings, start.context)
         async with contextlib.AsyncExitStack() as stack:
-            http = await stack.enter_async_context(ControlClient(base_url))
+            http = await stack.enter_async_context(ControlClient(base_url, start.engine.access(start.settings)))
             server = None
             if start.command is not None:
                 server = self._server(start, start.command)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from harness.engines.registry import ENGINES, AnySettings
-from harness.fields import Count, Duration, Name, Rate, Strict, merge
+from harness.fields import Count, Name, Rate, Strict, Timeout, merge, no_truth_value
 from harness.metrics.definitions import PASS_METRICS, REQUEST_METRICS, Slo
 from harness.model import LoadLevel
 
@@ -223,7 +223,7 @@ class Gsm8k(Strict):
     data: str | None = None
     """A local copy of the test questions (JSON lines); in a container, as it is mounted there. Default: fetched."""
 
-    timeout: Duration = 1800.0
+    timeout: Timeout = 1800.0
     """How long it may take."""
 
 
@@ -248,13 +248,13 @@ class Profile(Strict):
 class Objective(Strict):
     """Service-level objective: goodput counts the requests that meet all of it."""
 
-    ttft: Duration | None = None
+    ttft: Timeout | None = None
     """Time to first token, at most."""
 
-    tpot: Duration | None = None
+    tpot: Timeout | None = None
     """Time per output token, at most."""
 
-    e2e: Duration | None = None
+    e2e: Timeout | None = None
     """Time to the last token, at most."""
 
 
@@ -300,7 +300,7 @@ class Scenario(Strict):
 
     model_config = ConfigDict(title="mtpbench scenario")
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(no_truth_value)]
     """Of the file format: 1."""
 
     name: Name

@@ -7,6 +7,7 @@ import math
 from harness.engines.registry import ENGINES
 from harness.engines.sglang import SglangSettings, unread_variables
 from harness.metrics.definitions import samples_needed
+from harness.redact import secrets_in
 from harness.scenario.format import Scenario, shortest
 
 
@@ -87,6 +88,12 @@ def warnings(scenario: Scenario) -> list[str]:
     few = [level.label for level in scenario.arrival.levels() if scenario.arrival.steady_requests(level) < 5]
     if few:
         out.append(f"fewer than 5 requests lie in the steady state at {', '.join(few)}. Raise requests_per_slot.")
+    secret = [name for env in (scenario.server.env, *(arm.server.env for arm in arms)) for name in secrets_in(env)]
+    if secret:
+        out.append(
+            f"server.env holds a secret ({', '.join(dict.fromkeys(secret))}): it is masked wherever the run is written "
+            "down. Better, set it in the environment of mtpbench; container.pass_env hands it on."
+        )
     if scenario.launches == 1:
         out.append(
             "one launch an arm: differences can't be told from launch-to-launch spread. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -12,14 +13,46 @@ from pydantic import BaseModel, ValidationError
 
 from harness.engines.registry import ENGINES
 from harness.errors import Problem, ScenarioError
-from harness.fields import FROM_FILE, merge
+from harness.fields import FROM_FILE, is_file, merge
 from harness.scenario.format import Arm, Scenario
 from harness.scenario.problems import semantic_problems
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000  # of a document with aliases, once they are followed
-_MAX_DEPTH = 30
+MAX_DEPTH = 50
 KeyPath = tuple[str | int, ...]
+
+# YAML 1.1 reads 010 as 8, 1:30 as 90, yes as true and 2026-11-30 as a day. What a person would not expect is refused
+# with its line; days stay text, and 1e-3, which it takes for text, is a number.
+_TAG = "tag:yaml.org,2002:"
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    f"{_TAG}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _misread(node: yaml.ScalarNode) -> str:
+    """Why a scalar is likely to mean something else than its writer thinks; empty where it does not."""
+    kind, text = node.tag.removeprefix(_TAG), str(node.value)
+    if kind in ("binary", "timestamp", "merge", "value"):  # others than those it knows, SafeLoader refuses itself
+        return f"the tag {node.tag.replace(_TAG, '!!')} is not allowed"
+    if kind == "bool" and text.lower() not in ("true", "false"):
+        return f"YAML reads {text} as a truth value: write true or false, or quote the text"
+    if kind == "int" and not _WHOLE.fullmatch(text):
+        return f"{text[:20]} is no plain whole number: write it in decimal digits, or quote the text"
+    if kind == "float" and not _NUMBER.fullmatch(text):
+        return f"{text[:20]} is no plain number: write it in decimal digits, or quote the text"
+    return ""
 
 
 def load(path: Path) -> Scenario:
@@ -45,10 +78,10 @@ def parse(text: str, file: str) -> Scenario:
     report.finish()
     workload_file = scenario.workload.file
     if workload_file is not None:
-        resolved = (Path(file).parent / workload_file).resolve()
-        if not resolved.is_file():
-            report.add(("workload", "file"), f"{resolved} is not a file")
+        if not is_file(Path(file).parent / workload_file):
+            report.add(("workload", "file"), f"{workload_file[:200]!r} is not a file beside {file}")
             report.finish()
+        resolved = (Path(file).parent / workload_file).resolve()
         workload = scenario.workload.model_copy(update={"file": str(resolved)})
         scenario = scenario.model_copy(update={"workload": workload})
     return scenario
@@ -56,7 +89,7 @@ def parse(text: str, file: str) -> Scenario:
 
 def _validate(value: dict[str, Any], report: _Report) -> Scenario:
     engine = value.get("server", {}).get("engine") if isinstance(value.get("server"), dict) else None
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         allowed = ", ".join(sorted(ENGINES))
         report.add(("server", "engine"), f"{engine!r} is no engine; allowed: {allowed}")
         report.finish()
@@ -91,9 +124,10 @@ class _Report:
             self.problems.append(problem)
 
     def add_all(self, error: ValidationError, prefix: KeyPath) -> None:
-        for detail in error.errors():
-            if detail["type"] == "int_type" and isinstance(detail["input"], dict):
-                continue  # the other form of a length, {min, max}, was meant: its own error says more
+        details = error.errors()
+        # The other form of a length, {min, max}, was meant: its own error says more.
+        said = [one for one in details if not (one["type"] == "int_type" and isinstance(one["input"], dict))]
+        for detail in said or details:
             key = self._key(prefix, detail)
             self.add(key, _wording(detail, key, lambda path: _fields_at(path, self.engine)))
 
@@ -199,28 +233,28 @@ def to_yaml(value: Any) -> str:
 
 
 def read_yaml(text: str, file: str, *, aliases: bool = False) -> tuple[Any, dict[KeyPath, int]]:
-    """The value of a document and the line of every key, counted from 1. Repeats are refused, and so are aliases,
-    unless another program's file needs them: then they may make the document no larger than `MAX_NODES`."""
+    """The value of a document and the line of every key, counted from 1.
+
+    With `aliases`, as another program's file may need them, they may make the document no larger than `MAX_NODES`.
+    Raises ScenarioError for what is no YAML, and for aliases, repeats, tags and numbers that are easily misread.
+    """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            raise ScenarioError([Problem(file, 1, "", "the file is empty")])
+        lines: dict[KeyPath, int] = {}
+        problems: list[Problem] = []
+        _walk(root, (), lines, problems, file, None if aliases else set())
+        if problems:
+            raise ScenarioError(problems)
+        return yaml.load(text, Loader=_Loader), lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 0
         message = getattr(error, "problem", None) or str(error)
-        raise ScenarioError([Problem(file, line, "", f"not valid YAML: {message}")]) from error
-    if root is None:
-        raise ScenarioError([Problem(file, 1, "", "the file is empty")])
-    lines: dict[KeyPath, int] = {}
-    problems: list[Problem] = []
-    _walk(root, (), lines, problems, file, None if aliases else set())
-    if problems:
-        raise ScenarioError(problems)
-    try:
-        return yaml.safe_load(text), lines
-    except yaml.YAMLError as error:  # a tag such as !!python/object
-        mark = getattr(error, "problem_mark", None)
-        message = str(getattr(error, "problem", None) or error)
-        raise ScenarioError([Problem(file, mark.line + 1 if mark else 0, "", message)]) from error
+        raise ScenarioError([Problem(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}")]) from error
+    except (RecursionError, ValueError, OverflowError) as error:
+        message = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise ScenarioError([Problem(file, 0, "", f"not valid YAML: {message}")]) from error
 
 
 def _walk(
@@ -234,14 +268,20 @@ def _walk(
     lines.setdefault(path, node.start_mark.line + 1)
     key_text = ".".join(map(str, path))
     # Aliases can blow a small file up to gigabytes, and hide where a value comes from.
-    if seen is None and (len(lines) > MAX_NODES or len(path) > _MAX_DEPTH):
+    if seen is None and (len(lines) > MAX_NODES or len(path) > MAX_DEPTH):
         raise ScenarioError([Problem(file, node.start_mark.line + 1, key_text, "YAML aliases make it far too large")])
     if seen is not None and id(node) in seen and not isinstance(node, yaml.ScalarNode):
         problems.append(Problem(file, node.start_mark.line + 1, key_text, "YAML aliases (*name) are not allowed"))
         return
     if seen is not None:
         seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
+    if len(path) > MAX_DEPTH:
+        problems.append(Problem(file, node.start_mark.line + 1, "", "not valid YAML: nested too deeply"))
+        return
+    if isinstance(node, yaml.ScalarNode):
+        if wrong := _misread(node):
+            problems.append(Problem(file, node.start_mark.line + 1, key_text, wrong))
+    elif isinstance(node, yaml.SequenceNode):
         for index, child in enumerate(node.value):
             _walk(child, (*path, index), lines, problems, file, seen)
     elif isinstance(node, yaml.MappingNode):

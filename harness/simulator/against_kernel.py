@@ -19,12 +19,15 @@ from harness.simulator.attention import Call
 from harness.simulator.hardware import Hardware
 from harness.text import markdown_table, terminal_table
 
-BENCH_VERSION = 1
+BENCH_VERSIONS = (1, 2)
 _PADDED_CONTEXT = 131072  # tokens that the benchmark's page tables cover
 _QUERY_HEADS, _HEAD_SIZE = 16, 256  # a KV head
+_QUERY_TOKENS = 4
 _SHAPE = re.compile(r"^(\d+)x(\d+)(?:-(\d+))?(?:/h(\d+))?$")
+# 8 query heads a KV head, or other than four query tokens: from version 2 on, and not modelled.
+_OTHER_MODE = re.compile(r"/(g|q)\d")
 # Which kernel of the machine file is meant by an arm of the benchmark; others are not modelled.
-_KERNELS = {"ours": "in-tree", "generic": "generic", "upstream": "mtp"}
+_KERNELS = {"ours": "in-tree", "generic": "generic", "mtp-triton": "mtp", "upstream": "mtp"}
 HEADERS = ("sequences x tokens", "kernel", "us", "simulated", "error")
 
 
@@ -60,8 +63,8 @@ def against_kernel(path: Path, hardware: Hardware) -> KernelRows:
     """Reads what `mtpbench kernel bench --output FILE` wrote. Raises MtpbenchError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document["version"] != BENCH_VERSION:
-            raise MtpbenchError(f"{path} has version {document['version']}; this mtpbench reads {BENCH_VERSION}")
+        if document["version"] not in BENCH_VERSIONS:
+            raise MtpbenchError(f"{path} has version {document['version']}; this mtpbench reads {BENCH_VERSIONS}")
         rows = [_row(row, hardware) for row in document["rows"]]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise MtpbenchError(
@@ -76,14 +79,16 @@ def against_kernel(path: Path, hardware: Hardware) -> KernelRows:
 
 def _row(row: dict[str, Any], hardware: Hardware) -> KernelRow | None:
     kernel = hardware.kernels.get(_KERNELS.get(row["arm"], ""))
-    if kernel is None or row["status"] != "timed":
+    if kernel is None or row["status"] != "timed" or _OTHER_MODE.search(row["shape"]):
         return None
     found = _SHAPE.match(row["shape"])
     if found is None:
         raise ValueError(f"the shape {row['shape']!r} can't be read")
     batch, low, kv_heads = int(found[1]), int(found[2]), int(found[4] or 1)
     lengths = np.rint(np.linspace(low, int(found[3] or low), batch)).astype(np.int64)
-    call = Call(int(row["query_tokens"]), _QUERY_HEADS * kv_heads, kv_heads, _HEAD_SIZE, _PADDED_CONTEXT)
+    call = Call(
+        int(row.get("query_tokens", _QUERY_TOKENS)), _QUERY_HEADS * kv_heads, kv_heads, _HEAD_SIZE, _PADDED_CONTEXT
+    )
     predicted = float(attention.seconds(kernel, hardware, batch, call, lengths[:, None])[0])
     return KernelRow(row["shape"], _KERNELS[row["arm"]], float(row["seconds"]["median"]), predicted)
 

@@ -146,11 +146,11 @@ def autocorrelation(x: Floats) -> float:
     return min(MAX_AUTOCORRELATION, max(0.0, r + (1 + 4 * r) / len(x) if r > 0 else r))
 
 
-def effective(n: NDArray[np.int64], r: float) -> Floats:
+def effective(nights: NDArray[np.int64] | Floats, r: float) -> Floats:
     """How many independent nights a mean over n nights is worth under AR(1) noise."""
+    n = np.asarray(nights, dtype=np.float64)
     if r <= 0:
-        return np.asarray(n, dtype=np.float64)
+        return n
     # 1 + 2 sum over j of (1 - j/n) r^j, summed up: half a year of nights is looked at in a blink.
-    n = np.asarray(n, dtype=np.float64)
     factor = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
     return np.asarray(n / factor)

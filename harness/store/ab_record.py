@@ -15,9 +15,11 @@ from typing import Any
 from harness.errors import StoreError
 from harness.scenario.format import Scenario
 from harness.stats.decision import Plan
+from harness.store import shapes
 from harness.store.runs import AB_FILE, StoredRun
 
 SESSION_VERSION = 1  # 1: first
+_MOST_PAIRS = 10_000
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,11 @@ class Session:
         values["base"], values["head"] = Party(**values["base"]), Party(**values["head"])
         values["arms"] = {label: (base, head) for label, (base, head) in values["arms"].items()}
         values["metrics"], values["allowed"] = tuple(values["metrics"]), tuple(values["allowed"])
-        return cls(**values)
+        session = cls(**values)
+        shapes.check(session, cls)
+        if not 1 <= session.pairs <= _MOST_PAIRS or session.first_look < 1:
+            raise ValueError(f"it has {session.pairs} pairs")
+        return session
 
 
 def load_session(path: Path) -> Session:
@@ -88,7 +94,7 @@ def load_session(path: Path) -> Session:
         return Session.from_json(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise StoreError(f"{path} is not an A/B run: it has no {AB_FILE}", "Name two runs to compare.") from error
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, RecursionError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{file} is damaged: {error!r}", "Measure again.") from error
 
 

@@ -55,7 +55,8 @@ class Manifest:
         files = {str(name): Entry(int(e["size"]), str(e["sha256"])) for name, e in data["files"].items()}
         for name in files:
             parts = PurePosixPath(name).parts
-            if ".." in parts or "\\" in name or parts[0] not in (run, "rows") or len(parts) < 2:
+            ours = (parts[:1] == (run,) and len(parts) > 1) or name == rows_path(Path(run)).as_posix()
+            if ".." in parts or "\\" in name or not ours:
                 raise ValueError(f"{name!r} is no file of the run {run}")
         return cls(run, files)
 

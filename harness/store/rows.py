@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import StoreError
 from harness.metrics.definitions import PassView, pass_row
 from harness.model import Finding, LoadLevel, Pass, PassKey, PassRecord
-from harness.store.runs import StoredRun
+from harness.store.runs import StoredRun, check_record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS_VERSION = 5  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
+ROWS_VERSION = 6  # 2: input_tokens, where prompt lengths are swept. 3: factor, a scenario's further passes.
 # 4: finding_details, a JSON list. 5: device_time_per_token, of one GPU
+# 6: an open loop's TTFT and E2E count from the schedule, not from the send; what nobody counted has no TPOT
 
 
 def rows(run: StoredRun) -> pd.DataFrame:
@@ -95,8 +96,8 @@ def with_rows(head: StoredRun, table: Sequence[Mapping[str, Any]]) -> StoredRun:
     """A run whose passes hold their stored rows in place of requests. Raises StoreError where they don't fit."""
     levels = {_place(level): level for level in head.scenario.levels()}
     try:
-        passes = [Pass(_record(row, levels), (), row) for row in table]
-    except (KeyError, TypeError, ValueError) as error:
+        passes = [Pass(_record(_checked(row), levels), (), row) for row in table]
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         hint = f"`mtpbench store rows {head.path}` makes them anew."
         raise StoreError(f"the rows of {head.path} are damaged: {error!r}", hint) from error
     return replace(
@@ -104,6 +105,16 @@ def with_rows(head: StoredRun, table: Sequence[Mapping[str, Any]]) -> StoredRun:
         passes=tuple(one for one in passes if one.record.complete),
         failed=tuple(one.record for one in passes if not one.record.complete),
     )
+
+
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose cells are of the types of their columns. Raises ValueError; NaN is a value that nothing measured."""
+    for column, value in row.items():
+        kind = _type_of(column)
+        right = isinstance(value, str) if kind == "string" else type(value) in (int, float)
+        if value is not None and not right:
+            raise ValueError(f"{column} can't be {str(value)[:40]!r}")
+    return row
 
 
 def _place(level: LoadLevel) -> tuple[object, ...]:
@@ -115,4 +126,6 @@ def _record(row: Mapping[str, Any], levels: Mapping[tuple[object, ...], LoadLeve
     level = LoadLevel(row["concurrency"] or 0, row["rate"] or 0.0, row["input_tokens"] or 0, row["factor"] or "")
     key = PassKey(row["launch"], row["arm"], row["tp"], levels.get(_place(level), level), row["pass"])
     found = tuple(Finding(**finding) for finding in json.loads(row["finding_details"]))
-    return PassRecord(key, row["started_at"], 0.0, 0.0, row["status"], row["server_start"], findings=found)
+    record = PassRecord(key, row["started_at"], 0.0, 0.0, row["status"], row["server_start"], findings=found)
+    check_record(record)
+    return record

@@ -14,6 +14,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               manifest.json                  written last: every file with its SHA-256, see manifest.py
               quarantine.json                its host was unsteady: the run is kept and judges nothing
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
+ROOT/nights/<day>-<job>.json                 what a night was told to measure, and how its steps ended
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -36,14 +37,18 @@ from typing import IO, Any
 from harness import __version__
 from harness.errors import ResumeError, StoreError
 from harness.model import LaunchRecord, Pass, PassKey, PassRecord, RequestRecord
+from harness.redact import MASK, masked, masked_json, masked_text
 from harness.scenario.format import Scenario
+from harness.store import shapes
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see ab_record.py
+NIGHTS = "nights"  # beside the runs: what each night was told to measure, see nightly/night.py
 QUARANTINE_FILE = (
     "quarantine.json"  # {"reason", "since"}, and "released" once it judges again: see nightly/quarantine.py
 )
 
+_MOST_ROWS = 100_000  # arms × TP × levels of a scenario
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -78,7 +83,7 @@ class StoredRun:
 
 def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str, Any]) -> dict[str, Any]:
     """What `run.json` holds."""
-    return {
+    head = {
         "store_version": STORE_VERSION,
         "mtpbench": __version__,
         "id": run,
@@ -86,6 +91,41 @@ def head_of(run: str, created_at: str, scenario: Scenario, environment: dict[str
         "scenario": scenario.model_dump(mode="json"),
         "environment": environment,
     }
+    return dict(masked_json(head))
+
+
+def variables_of(scenario: Scenario) -> dict[str, str]:
+    """Every variable that a scenario gives to its servers."""
+    out = dict(scenario.server.env)
+    for changes in scenario.arms.values():
+        own = changes.get("env")
+        out |= {name: value for name, value in own.items() if isinstance(value, str)} if isinstance(own, dict) else {}
+    return out
+
+
+def with_secrets(scenario: Scenario, known: Mapping[str, str]) -> Scenario:
+    """A stored scenario with the secrets that were not written down, from the variables of this process.
+
+    Raises ResumeError that names those which are not set.
+    """
+    hidden = [name for name, value in variables_of(scenario).items() if MASK in value]
+    missing = [name for name in hidden if name not in known]
+    if missing:
+        names = ", ".join(missing)
+        raise ResumeError(
+            f"{names} of this run's scenario is a secret, which is not written down",
+            f"Set it in the environment: {missing[0]}=… mtpbench …, or better, name it in container.pass_env.",
+        )
+
+    def filled(env: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: known[name] if name in hidden else value for name, value in env.items()}
+
+    server = scenario.server.model_copy(update={"env": filled(scenario.server.env)})
+    arms = {
+        name: {**changes, "env": filled(changes["env"])} if isinstance(changes.get("env"), dict) else changes
+        for name, changes in scenario.arms.items()
+    }
+    return scenario.model_copy(update={"server": server, "arms": arms})
 
 
 class RunStore:
@@ -110,7 +150,7 @@ class RunStore:
         except OSError as error:
             raise _explain(error, store.path) from error
         store.lock()
-        store.write_text("scenario.yaml", scenario_text)
+        store.write_text("scenario.yaml", masked_text(scenario_text, variables_of(scenario)))
         store._write_json("run.json", head_of(store.path.name, utc_now(), scenario, environment))
         return store
 
@@ -123,7 +163,10 @@ class RunStore:
         return store
 
     def lock(self) -> None:
-        self._lock = (self.path / ".lock").open("w")
+        try:
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise _explain(error, self.path / ".lock") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -149,7 +192,9 @@ class RunStore:
         base = f"passes/{record.key.slug}"
         if not record.complete:
             base = f"passes/failed/{record.key.slug}-s{record.server_start}"
-        lines = "".join(json.dumps(r.to_json(), separators=(",", ":")) + "\n" for r in requests)
+        lines = "".join(
+            json.dumps(replace(r, error=masked(r.error)).to_json(), separators=(",", ":")) + "\n" for r in requests
+        )
         # mtime=0: equal content gives equal bytes.
         requests_file = self._write(f"{base}.requests.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
         self.on_pass((requests_file, self._write_json(f"{base}.json", record.to_json())))
@@ -176,7 +221,7 @@ class RunStore:
         return len(list((self.path / "launches").glob(f"{slug}-s*.log")))
 
     def write_text(self, name: str, text: str) -> Path:
-        return self._write(name, text.encode())
+        return self._write(name, masked(text).encode("utf-8", "replace"))
 
     def write_rows(self, parquet: bytes) -> Path:
         path = rows_path(self.path)
@@ -187,7 +232,8 @@ class RunStore:
         return write_atomically(path, parquet)
 
     def _write_json(self, name: str, value: dict[str, Any]) -> Path:
-        return self._write(name, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+        text = json.dumps(masked_json(value), indent=1, allow_nan=False)
+        return self._write(name, (text + "\n").encode())
 
     def _write(self, name: str, content: bytes) -> Path:
         return write_atomically(self.path / name, content)
@@ -243,12 +289,16 @@ def load_head(path: Path) -> StoredRun:
     if version != STORE_VERSION:
         raise StoreError(f"{path} has store version {version}; this mtpbench reads version {STORE_VERSION}")
     with _damage(path / "run.json"):
+        created_at = str(head["created_at"])
+        if not 2000 <= datetime.fromisoformat(created_at.replace("Z", "+00:00")).year <= 2200:
+            raise ValueError(f"it was begun at {created_at}")
+        shapes.plain(head["environment"], "environment")
         return StoredRun(
             path=path,
             id=str(head["id"]),
-            created_at=str(head["created_at"]),
+            created_at=created_at,
             scenario=_scenario(path, head["scenario"]),
-            environment=dict(head["environment"]),
+            environment=_environment(head["environment"]),
             launches=tuple(_launch_records(path)),
             passes=(),
             failed=(),
@@ -271,6 +321,16 @@ def load_run(path: Path) -> StoredRun:
     )
 
 
+def _environment(found: dict[str, Any]) -> dict[str, Any]:
+    """A fingerprint. What the simulator adds has a form of its own, which reports rely on."""
+    made = found.get("simulated")
+    if made is not None:
+        str(made["hardware"]["name"]), int(made["seed"])
+        for one in made["injected"].values():
+            float(one["size"]), list(one.get("arms") or [])
+    return dict(found)
+
+
 def _quarantine(path: Path) -> str:
     """Why a run's numbers judge nothing; empty where they do."""
     file = path / QUARANTINE_FILE
@@ -284,10 +344,15 @@ def _launch_records(path: Path) -> list[LaunchRecord]:
 
 def _scenario(path: Path, stored: Any) -> Scenario:
     """As it was run: an A/B that was decided early is complete with the pairs that it took."""
+    shapes.plain(stored, "scenario")
     scenario = Scenario.model_validate(stored)
+    if scenario.baseline_arm not in [arm.name for arm in scenario.resolved_arms()]:
+        raise ValueError(f"its baseline {scenario.baseline_arm!r} is not one of its arms")
+    if not 1 <= len(scenario.levels()) * len(scenario.arms) * len(scenario.tp) <= _MOST_ROWS:
+        raise ValueError("it has no row, or absurdly many")
     session = read_json(path / AB_FILE) if (path / AB_FILE).is_file() else {}
     finished = session.get("finished_pairs")
-    return scenario.model_copy(update={"launches": finished}) if isinstance(finished, int) else scenario
+    return scenario.model_copy(update={"launches": finished}) if type(finished) is int and finished > 0 else scenario
 
 
 def _pass_records(folder: Path) -> list[PassRecord]:
@@ -306,13 +371,25 @@ def _profiled(path: Path, record: PassRecord) -> PassRecord:
 def read_pass(path: Path) -> PassRecord:
     """A pass without its requests. Raises StoreError."""
     with _damage(path):
-        return PassRecord.from_json(read_json(path))
+        record = PassRecord.from_json(read_json(path))
+        check_record(record)
+        return record
 
 
 def read_launch(path: Path) -> LaunchRecord:
     """One server start. Raises StoreError."""
     with _damage(path):
-        return LaunchRecord.from_json(read_json(path))
+        record = LaunchRecord.from_json(read_json(path))
+        shapes.check(record, LaunchRecord)
+        return record
+
+
+def check_record(record: PassRecord) -> None:
+    """Raises ValueError for a pass that can't be, whatever its file says."""
+    shapes.check(record, PassRecord)
+    key = record.key
+    if key.launch < 0 or key.index < 0 or key.tp < 1 or record.t_end < record.t_start:
+        raise ValueError("its key or its times can't be")
 
 
 @contextlib.contextmanager
@@ -320,16 +397,18 @@ def _damage(path: Path) -> Iterator[None]:
     """Whatever a record's content does to its reader becomes a StoreError that names the file."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: {error!r}", "Move it away to read the rest of the run.") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        why = f"{error!r}"[:300]
+        raise StoreError(f"{path} is damaged: {why}", "Move it away to read the rest of the run.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises StoreError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} can't be read: {error}", "Is this the folder of a run?") from error
+    except (OSError, RecursionError, ValueError) as error:
+        why = f"{error}"[:300]
+        raise StoreError(f"{path} can't be read: {why}", "Is this the folder of a run?") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path} is damaged: a JSON object is expected")
     return value
@@ -339,6 +418,22 @@ def read_requests(path: Path) -> tuple[RequestRecord, ...]:
     """The requests of a pass. Raises StoreError."""
     try:
         text = gzip.decompress(path.read_bytes()).decode()
-        return tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
-    except (OSError, EOFError, zlib.error, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: {error!r}", "Move its pass away to read the rest.") from error
+        found = tuple(RequestRecord.from_json(json.loads(line)) for line in text.split("\n") if line)
+        for one in found:
+            _check_request(one)
+        return found
+    except (
+        *(OSError, EOFError, zlib.error, RecursionError),
+        *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    ) as error:
+        why = f"{error!r}"[:300]
+        raise StoreError(f"{path} is damaged: {why}", "Move its pass away to read the rest.") from error
+
+
+def _check_request(one: RequestRecord) -> None:
+    shapes.check(one, RequestRecord)
+    counts = (one.prompt_tokens, one.completion_tokens, one.cached_tokens, one.verify_steps, one.input_tokens_asked)
+    if min((count for count in counts if count is not None), default=0) < 0 or one.t_end < one.t_send:
+        raise ValueError("its counts or its times can't be")
+    if one.ok and not one.events:
+        raise ValueError("it is ok, and nothing arrived")

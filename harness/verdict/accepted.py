@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from harness.errors import Problem, ScenarioError
-from harness.fields import Name, Strict
+from harness.fields import Name, Strict, no_truth_value
 from harness.results.lines import known_values
 from harness.scenario.yaml_file import problems_of, read_yaml
 from harness.verdict.pairs import RowKey
@@ -53,7 +53,7 @@ class Entry(Strict):
     reason: Annotated[str, Field(min_length=8)]
     """Why it is accepted."""
 
-    expires: date
+    expires: Annotated[date, Field(strict=False)]
     """The last day on which it is."""
 
     arm: str | None = None
@@ -78,7 +78,7 @@ class Entry(Strict):
 class Ledger(Strict):
     """The file."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(no_truth_value)]
     """Of the file format: 1."""
 
     regressions: list[Entry] = []

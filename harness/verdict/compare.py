@@ -10,6 +10,7 @@ from enum import Enum
 
 import numpy as np
 
+from harness.metrics.definitions import PERCENTILES
 from harness.model import LoadLevel
 from harness.results.report import machine_of
 from harness.stats import inference
@@ -260,6 +261,9 @@ def _rows(
     return [*rows, *others], len(table), plan
 
 
+_TAILS = tuple(f"_p{percentile}" for percentile in PERCENTILES if percentile != 50)
+
+
 def _problem(key: RowKey, metric: Metric, base: Measured, head: Measured, group: Group) -> tuple[Verdict, str] | None:
     """Why a row can't be tested; an empty sentence where neither side ever had it."""
     ours, theirs = base.launches.get(group, []), head.launches.get(group, [])
@@ -274,6 +278,10 @@ def _problem(key: RowKey, metric: Metric, base: Measured, head: Measured, group:
                 return Verdict.INVALID, f"{key}: {name} measured {value:g} in launch {one.launch}: no ratio to it."
             if value is not None and key.metric.startswith("accept_length") and value <= 1:
                 return Verdict.INVALID, f"{key}: {name} drafts tokens and not one was accepted."
+        empty = [one.launch for one in side if one.values[metric.name] is None]
+        # A tail may lack the samples in one launch; a median or a mean that one launch lacks was not measured there.
+        if empty and len(empty) < len(side) and not metric.name.endswith(_TAILS):
+            return Verdict.INVALID, f"{key}: {name} has no value in launch {empty[0]}, though it has in others."
         failed = measured.failed.get(group, [])
         if failed:
             return Verdict.INVALID, f"{key}: {len(failed)} passes of {name} did not complete: {failed[0]}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernel.bench.shapes import HEAD, PAGE, QUERY_LENGTH, Shape
+from kernel.bench.shapes import HEAD, PAGE, Shape
 
 # Beyond this a graph takes longer to build than the measurement is worth.
 MAX_SETS = 400
@@ -35,9 +35,19 @@ class Inputs:
         return float(HEAD**-0.5)
 
 
-def sets_needed(shape: Shape, l2_bytes: int) -> int:
-    """Sets that together hold three times the L2 cache; one if a set does by itself."""
-    return max(1, min(MAX_SETS, math.ceil(3 * l2_bytes / shape.kv_bytes)))
+# MI355X: AMD's data sheet. torch knows the L2 caches alone.
+INFINITY_CACHE_BYTES = 256 << 20
+
+
+def cache_bytes(device: torch.device) -> int:
+    """The largest cache of a GPU."""
+    cache = int(torch.cuda.get_device_properties(device).L2_cache_size)
+    return max(cache, INFINITY_CACHE_BYTES) if torch.version.hip else cache
+
+
+def sets_needed(shape: Shape, cache: int) -> int:
+    """Sets that together hold three times the largest cache; one if a set does by itself."""
+    return max(1, min(MAX_SETS, math.ceil(3 * cache / shape.kv_bytes)))
 
 
 def make_inputs(shape: Shape, count: int, device: torch.device, seed: int = 0) -> list[Inputs]:
@@ -55,9 +65,11 @@ def make_inputs(shape: Shape, count: int, device: torch.device, seed: int = 0) -
     caches = [_random_pages(pages * count, shape.kv_heads, generator) for _ in range(2)]
     order = torch.randperm(pages * count, generator=generator, device=device).int()
     batch = len(shape.lengths)
-    q = torch.randn(batch * QUERY_LENGTH, 16 * shape.kv_heads, HEAD, generator=generator, device=device).bfloat16()
+    queries = torch.tensor([0, *shape.query_lengths], dtype=torch.int32, device=device)
+    tokens = sum(shape.query_lengths)
+    q = torch.randn(tokens, shape.query_heads, HEAD, generator=generator, device=device).bfloat16()
     lengths = torch.tensor(shape.lengths, dtype=torch.int32, device=device)
-    offsets = torch.arange(batch + 1, dtype=torch.int32, device=device) * QUERY_LENGTH
+    offsets = queries.cumsum(0).int()
     ones = torch.ones(1, dtype=torch.float32, device=device)
     out = torch.empty_like(q)
     width = max(math.ceil(shape.context_length / PAGE), max(per_sequence))
@@ -100,18 +112,19 @@ def fp32_answer(inputs: Inputs, sequences: int) -> torch.Tensor:
     The same meaning as :mod:`kernel.reference`, a sequence at a time instead of a row.
     """
     rows = []
+    shape, start = inputs.shape, 0
     for seq in range(sequences):
-        length = inputs.shape.lengths[seq]
+        length, tokens = shape.lengths[seq], shape.query_lengths[seq]
         pages = inputs.block_table[seq, : math.ceil(length / PAGE)].long()
-        q = inputs.q[seq * QUERY_LENGTH : (seq + 1) * QUERY_LENGTH].float()
-        q = q.view(QUERY_LENGTH, inputs.shape.kv_heads, 16, HEAD)
+        q = inputs.q[start : start + tokens].float().view(tokens, shape.kv_heads, shape.group, HEAD)
+        start += tokens
         k = inputs.k_cache.view(torch.uint8)[pages].view(inputs.k_cache.dtype)
         v = inputs.v_cache.view(torch.uint8)[pages].view(inputs.v_cache.dtype)
         k = k.flatten(0, 1)[:length].float()  # (length, KV head, head size)
         v = v.flatten(0, 1)[:length].float()
         logits = torch.einsum("thgd,nhd->thgn", q, k) * inputs.softmax_scale
         position = torch.arange(length, device=q.device)
-        last = length - QUERY_LENGTH + torch.arange(QUERY_LENGTH, device=q.device)
+        last = length - tokens + torch.arange(tokens, device=q.device)
         logits.masked_fill_((position > last[:, None])[:, None, None], -math.inf)
         rows.append(torch.einsum("thgn,nhd->thgd", logits.softmax(-1), v).flatten(1, 2))
     return torch.cat(rows)

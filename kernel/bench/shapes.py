@@ -11,39 +11,59 @@ QUERY_LENGTH = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """One verify step of one attention layer.
+    """One step of one attention layer.
 
     Attributes:
         lengths: KV tokens of each sequence, its query tokens included.
-        kv_heads: KV heads; query heads are 16 times as many.
+        kv_heads: KV heads.
+        group: query heads a KV head.
+        queries: query tokens: of every sequence, or repeated over the sequences.
         context_length: tokens a row of the block table covers, as an engine pads it.
     """
 
     lengths: tuple[int, ...]
     kv_heads: int = 1
+    group: int = 16
+    queries: tuple[int, ...] = (QUERY_LENGTH,)
     context_length: int = 131072
 
     @property
     def name(self) -> str:
-        """``16x8192`` or ``16x1000-70000``, with ``/h2`` for two KV heads."""
-        low, high = min(self.lengths), max(self.lengths)
-        span = str(low) if low == high else f"{low}-{high}"
-        return f"{len(self.lengths)}x{span}" + (f"/h{self.kv_heads}" if self.kv_heads > 1 else "")
+        """``16x8192`` or ``16x1000-70000``; ``/h2`` for two KV heads, ``/g8`` for 8 query heads each, ``/q1-4``."""
+        parts = [f"{len(self.lengths)}x{_span(self.lengths)}"]
+        parts += [f"h{self.kv_heads}"] * (self.kv_heads > 1) + [f"g{self.group}"] * (self.group != 16)
+        parts += [f"q{_span(self.queries)}"] * (self.queries != (QUERY_LENGTH,))
+        return "/".join(parts)
+
+    @property
+    def query_lengths(self) -> tuple[int, ...]:
+        """Query tokens of each sequence."""
+        return tuple(self.queries[place % len(self.queries)] for place in range(len(self.lengths)))
+
+    @property
+    def max_query_length(self) -> int:
+        """The longest of them."""
+        return max(self.query_lengths)
+
+    @property
+    def query_heads(self) -> int:
+        """Query heads."""
+        return self.group * self.kv_heads
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of K and V that must be read at least once."""
         return sum(self.lengths) * self.kv_heads * HEAD * 2
 
-    @property
-    def matrix_flops(self) -> int:
-        """Floating-point operations of both products, all rows of the tile counted."""
-        return sum(self.lengths) * self.kv_heads * 16 * QUERY_LENGTH * HEAD * 4
+
+def _span(numbers: tuple[int, ...]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
 
 
-def uniform(batch: int, length: int, kv_heads: int = 1) -> Shape:
+def uniform(batch: int, length: int, kv_heads: int = 1, group: int = 16, queries: tuple[int, ...] = (4,)) -> Shape:
     """``batch`` sequences of ``length`` tokens."""
-    return Shape((length,) * batch, kv_heads)
+    return Shape((length,) * batch, kv_heads, group, queries)
 
 
 def spread(batch: int, low: int, high: int, kv_heads: int = 1) -> Shape:
@@ -60,6 +80,7 @@ FAMILIES: dict[str, tuple[Shape, ...]] = {
         uniform(4, 70000),
         uniform(16, 1024),
         uniform(16, 8192),
+        uniform(16, 8192, kv_heads=2),
         uniform(16, 70000),
         uniform(64, 8192),
         uniform(64, 32768),
@@ -79,4 +100,13 @@ FAMILIES: dict[str, tuple[Shape, ...]] = {
         for batch in (1, 4, 16, 32, 64)
         for length in (1024, 8192, 32768, 131072)
     ),
+    # What else the kernel serves: 8 query heads a KV head, plain decode, draft-extend after an uneven acceptance.
+    "modes": (
+        *(uniform(batch, length, group=8) for batch, length in ((16, 8192), (16, 70000))),
+        *(uniform(batch, length, queries=(1,)) for batch, length in ((16, 8192), (16, 70000))),
+        uniform(16, 8192, queries=(1, 2, 3, 4)),
+        uniform(16, 8192, group=8, queries=(1, 2, 3, 4)),
+    ),
 }
+# All but the grid, most of which is like another shape: five minutes with all arms.
+FAMILIES["all"] = tuple(dict.fromkeys(shape for name in ("targets", "c16", "modes") for shape in FAMILIES[name]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernel.bench.arms import ARMS, MAX_ERROR, MAX_ERROR_BY_ARM, MAX_SETS_BY_ARM, ArmUnavailable
-from kernel.bench.inputs import fp32_answer, make_inputs, sets_needed
+from kernel.bench.inputs import cache_bytes, fp32_answer, make_inputs, sets_needed
 from kernel.bench.measure import DeviceClock, capture
 from kernel.bench.shapes import FAMILIES, Shape
 from kernel.reference import relative_error
@@ -34,8 +34,7 @@ _device_clock: DeviceClock | None = None
 @pytest.mark.parametrize("shape", FAMILIES["targets"], ids=lambda shape: str(shape.name))
 def test_verify_attention(benchmark: Any, shape: Shape, arm: str) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    count = min(sets_needed(shape, l2_bytes), MAX_SETS_BY_ARM.get(arm, 1 << 30))
+    count = min(sets_needed(shape, cache_bytes(device)), MAX_SETS_BY_ARM.get(arm, 1 << 30))
     inputs = make_inputs(shape, count, device)
     try:
         calls = [ARMS[arm](each) for each in inputs]

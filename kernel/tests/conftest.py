@@ -1,60 +1,69 @@
-"""Without a GPU the kernels run under Triton's interpreter, which must be set before the import."""
+"""Without a GPU the kernels run under Triton's interpreter, which must be set before the import.
+
+Without torch, or without Triton, what needs it is left out; the header of the run says so.
+"""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-    from kernel.tests.interpreter import quicken
+from kernel.tests.compilers import HAS_TRITON, compiler, stop_compilers
 
-    quicken()
+NEEDS_TORCH = [
+    "test_attention.py", "test_bench.py", "test_checks.py", "test_full_size.py", "test_hopper.py",
+    "test_sglang_plugin.py",
+]  # fmt: skip
+HAS_TORCH = HAS_TRITON and find_spec("torch") is not None
+collect_ignore = [] if HAS_TORCH else NEEDS_TORCH
 
-_compilers: dict[str, subprocess.Popen[str]] = {}
+if HAS_TORCH:
+    import torch
 
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+        from kernel.tests.interpreter import quicken
 
-def _compile(arch: str) -> subprocess.Popen[str]:
-    """A process of its own, because the interpreter replaces the compiler in this one."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    # Triton 3.9 warns when this is unset; the value is what 3.9 does anyway.
-    environment["TRITON_DEFAULT_FP_FUSION"] = "1"
-    if arch not in _compilers:
-        _compilers[arch] = subprocess.Popen(
-            [sys.executable, "-m", "kernel.offline", "--arch", arch, "--sample", "--json"],
-            cwd=Path(__file__).resolve().parents[2],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    return _compilers[arch]
+        quicken()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_report_header() -> list[str]:
+    """What is left out."""
+    missing = "triton is" if not HAS_TRITON else "torch is" if not HAS_TORCH else ""
+    return [f"kernel: {missing} not installed, so {', '.join(NEEDS_TORCH)} are left out"] if missing else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes unless it was asked for by its marker."""
+    if "every_kernel" in (config.option.markexpr or ""):
+        return
+    for item in items:
+        if item.get_closest_marker("every_kernel"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: pytest kernel/tests -m every_kernel"))
+
+
+@pytest.fixture(scope="session")
+def listings_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this session's listings go."""
+    return tmp_path_factory.mktemp("listings")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _early(request: pytest.FixtureRequest) -> Iterator[None]:
     """Start the compilers that a test needs while the interpreter keeps this core busy.
 
     Not in a worker of pytest-xdist: its siblings do keep the other cores busy.
     """
-    if session.config.option.collectonly or "PYTEST_XDIST_WORKER" in os.environ:
-        return
-    for item in session.items:
-        if "offline_report" in getattr(item, "fixturenames", ()):
-            _compile(item.callspec.params["arch"])  # type: ignore[attr-defined]
-
-
-def pytest_sessionfinish() -> None:
-    """Leave no compiler behind when the session ends early."""
-    for process in _compilers.values():
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
-def offline_report(arch: str) -> str:
-    """JSON of :mod:`kernel.offline` for the test's ``arch``."""
-    return _compile(arch).communicate(timeout=300)[0]
+    if "PYTEST_XDIST_WORKER" not in os.environ and HAS_TRITON:
+        names = {item.originalname for item in request.session.items if isinstance(item, pytest.Function)}
+        folder = request.getfixturevalue("listings_folder")
+        if names & {"test_every_configuration_ships", "test_a_short_call"}:
+            compiler(folder, "gfx950")
+        if "test_every_configuration_ships" in names:
+            compiler(folder, "sm_90")
+    yield
+    stop_compilers()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernel.call import Pages, TokenSlots
 from kernel.config import Arch
 from kernel.gate import AttentionCase
 from kernel.reference import reference_attention, relative_error
@@ -66,6 +67,7 @@ def make_problem(
     query_lengths: Sequence[int],
     *,
     kv_heads: int = 1,
+    group: int = 16,
     seed: int = 0,
     spare_pages: int = 3,
     length_dtype: torch.dtype = torch.int32,
@@ -75,6 +77,7 @@ def make_problem(
     Args:
         kv_lengths: KV tokens of each sequence, its query tokens included.
         query_lengths: 1-4 for each sequence.
+        group: query heads a KV head.
     """
     generator = torch.Generator().manual_seed(seed)
     width = max(1, max(math.ceil(n / PAGE) for n in kv_lengths)) + 2
@@ -94,7 +97,7 @@ def make_problem(
                 rows = values[side, number * PAGE : (number + 1) * PAGE]
                 cache[side, page, : len(rows)] = rows
     fp8 = cache.to(torch.float8_e4m3fn).to(DEVICE)
-    q = torch.randn(sum(query_lengths), 16 * kv_heads, HEAD, generator=generator)
+    q = torch.randn(sum(query_lengths), group * kv_heads, HEAD, generator=generator)
     offsets = torch.tensor([0, *query_lengths]).cumsum(0)
     return Problem(
         q=q.to(torch.bfloat16).to(DEVICE),
@@ -117,9 +120,8 @@ def run(operation: Operation, problem: Problem, arch: Arch | None) -> torch.Tens
         problem.k_cache,
         problem.v_cache,
         out,
+        Pages(problem.seqused_k, problem.block_table),
         cu_seqlens_q=problem.cu_seqlens_q,
-        seqused_k=problem.seqused_k,
-        block_table=problem.block_table,
         max_seqlen_q=problem.max_seqlen_q,
         max_seqlen_k=problem.max_seqlen_k,
         softmax_scale=problem.softmax_scale,
@@ -145,8 +147,8 @@ def expected(problem: Problem) -> torch.Tensor:
     )
 
 
-def token_layout(problem: Problem) -> dict[str, torch.Tensor]:
-    """The same problem as pool slots: ``kv_indptr``, ``kv_indices`` and ``draft_slots``."""
+def token_layout(problem: Problem) -> TokenSlots:
+    """The same problem as pool slots."""
     indices, drafts, indptr = [], [], [0]
     queries = problem.cu_seqlens_q.diff().tolist()
     for seq, (length, query) in enumerate(zip(problem.seqused_k.tolist(), queries, strict=True)):
@@ -155,11 +157,11 @@ def token_layout(problem: Problem) -> dict[str, torch.Tensor]:
         indices.append(slots[: length - query])
         drafts.append(slots[length - query :])
         indptr.append(indptr[-1] + length - query)
-    return {
-        "kv_indptr": torch.tensor(indptr, dtype=torch.int32, device=DEVICE),
-        "kv_indices": torch.cat(indices),
-        "draft_slots": torch.cat(drafts),
-    }
+    return TokenSlots(
+        kv_indptr=torch.tensor(indptr, dtype=torch.int32, device=DEVICE),
+        kv_indices=torch.cat(indices),
+        draft_slots=torch.cat(drafts),
+    )
 
 
 def assert_accurate(actual: torch.Tensor, generic: torch.Tensor, reference: torch.Tensor) -> None:

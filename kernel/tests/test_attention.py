@@ -60,6 +60,16 @@ def test_two_kv_heads(length_dtype: torch.dtype) -> None:
     check(make_problem([70, 33], [4, 2], kv_heads=2, length_dtype=length_dtype))
 
 
+@pytest.mark.parametrize("queries", [[4, 3], [1, 1], [1, 2]])
+def test_eight_heads_a_kv_head(queries: list[int]) -> None:
+    """TP4 of a model with 32 and 2 heads: a tile has half as many rows, a generic workgroup two query tokens."""
+    check(make_problem([70, 33], queries, group=8))
+
+
+def test_eight_heads_two_kv_heads_and_a_first_token_that_sees_nothing() -> None:
+    check(make_problem([0, 2, 40], [1, 4, 3], kv_heads=2, group=8))
+
+
 def test_one_sequence_cut_over_every_program() -> None:
     check(make_problem([330], [4]))
 
@@ -78,7 +88,7 @@ def test_the_generic_arm_cut_in_segments() -> None:
 def test_few_items_take_the_tall_reduction() -> None:
     arch = Arch("sm_90", 32)
     problem = make_problem([530], [1])
-    assert select(problem.case(arch), arch).reduce_chunk == 64
+    assert select(problem.case(arch), arch).reduction.chunk == 64
     out = run(ops.mtp_verify_attention, problem, arch)
     assert relative_error(out, expected(problem)) <= MAX_ERROR
 
@@ -209,35 +219,23 @@ def test_page_order_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize(
-    ("tokens_call", "paged_call"),
-    [
-        (ops.mtp_verify_attention_tokens, ops.mtp_verify_attention),
-        (ops.generic_attention_tokens, ops.generic_attention),
-    ],
-    ids=["verify", "generic"],
-)
-def test_token_slots_give_the_same_bits(arch: Arch, tokens_call: Operation, paged_call: Operation) -> None:
+@pytest.mark.parametrize("operation", [ops.mtp_verify_attention, ops.generic_attention], ids=["verify", "generic"])
+def test_token_slots_give_the_same_bits(arch: Arch, operation: Operation) -> None:
     problem = make_problem([75, 3, 17], [4, 3, 1], kv_heads=2)
-    tokens = token_layout(problem)
     out = torch.full_like(problem.q, math.nan)
-    tokens_call(
+    operation(
         problem.q,
         problem.k_cache.flatten(0, 1),
         problem.v_cache.flatten(0, 1),
         out,
+        token_layout(problem),
         cu_seqlens_q=problem.cu_seqlens_q,
-        kv_indptr=tokens["kv_indptr"],
-        kv_indices=tokens["kv_indices"],
-        draft_slots=tokens["draft_slots"],
         max_seqlen_q=problem.max_seqlen_q,
         max_seqlen_k=problem.max_seqlen_k,
         softmax_scale=problem.softmax_scale,
-        k_descale=None,
-        v_descale=None,
         arch=arch,
     )
-    assert torch.equal(out, run(paged_call, problem, arch))
+    assert torch.equal(out, run(operation, problem, arch))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from kernel.bench.__main__ import main, source_hash, text
 from kernel.bench.arms import ARMS, ArmUnavailable
 from kernel.bench.inputs import MAX_SETS, fp32_answer, make_inputs, sets_needed
-from kernel.bench.shapes import FAMILIES, QUERY_LENGTH, Shape, spread, uniform
+from kernel.bench.shapes import FAMILIES, Shape, spread, uniform
+from kernel.bench.tune import tuned_shapes
 from kernel.reference import reference_attention, relative_error
 
 CPU = torch.device("cpu")
@@ -19,6 +24,7 @@ def test_names_tell_shapes_apart() -> None:
         names = [shape.name for shape in dict.fromkeys(shapes)]
         assert len(names) == len(set(names))
     assert uniform(16, 8192).name == "16x8192"
+    assert uniform(16, 8192, group=8, queries=(1, 2)).name == "16x8192/g8/q1-2"
     assert spread(16, 1000, 70000, 2).name == "16x1000-70000/h2"
 
 
@@ -40,7 +46,7 @@ def test_sets_exceed_the_cache() -> None:
 
 
 def test_fast_answer_equals_the_reference() -> None:
-    shape = Shape((20, 37), kv_heads=2, context_length=64)
+    shape = Shape((20, 37), kv_heads=2, group=8, queries=(4, 2), context_length=64)
     first, second = make_inputs(shape, 2, CPU)
     for inputs in (first, second):
         slow = reference_attention(
@@ -53,7 +59,7 @@ def test_fast_answer_equals_the_reference() -> None:
             softmax_scale=inputs.softmax_scale,
         )
         assert relative_error(fp32_answer(inputs, 2), slow) < 1e-6
-        assert relative_error(fp32_answer(inputs, 1), slow[:QUERY_LENGTH]) < 1e-6
+        assert relative_error(fp32_answer(inputs, 1), slow[:4]) < 1e-6
 
 
 def test_sets_share_no_page() -> None:
@@ -95,6 +101,25 @@ def test_report_text_shows_rates_and_reasons() -> None:
     assert "2.0 us" in lines[1]
     assert "50%" in lines[1]
     assert lines[2].endswith("unavailable: not here")
+
+
+def test_the_faster_shape_of_the_kernel_is_written_down(tmp_path: Path) -> None:
+    def row(arm: str, shape: str, rows: int, seconds: float) -> dict[str, Any]:
+        timed = {"status": "timed", "seconds": {"median": seconds}}
+        return {"arm": arm, "shape": shape, "query_rows": rows, **timed}
+
+    rows = [
+        row("ours-one-wave", "a", 64, 1.0), row("ours-two-waves", "a", 64, 1.5),
+        row("ours-one-wave", "b", 64, 4.0), row("ours-two-waves", "b", 64, 2.0),
+        row("ours-one-wave", "c", 32, 1.0), row("ours-two-waves", "c", 32, 1.1),
+        row("ours-one-wave", "d", 16, 1.0), row("ours", "d", 16, 0.1),
+    ]  # fmt: skip
+    path = tmp_path / "shapes.json"
+    assert "64 rows two-waves" in tuned_shapes({"device": "X", "triton": "3.9.0", "rows": rows}, path)
+    # 1.5 x and 0.5 x: their product is below 1. 16 rows ran in one shape only.
+    assert json.loads(path.read_text())["shapes"] == {"64": "two-waves", "32": "one-wave"}
+    assert "nothing to tune" in tuned_shapes({"device": "X", "triton": "3.9.0", "rows": []}, tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_source_hash_is_stable() -> None:

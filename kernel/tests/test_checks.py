@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernel import ops
+from kernel.call import Pages, TokenSlots
 from kernel.checks import UnsupportedCase, device_arch, split_descale
 from kernel.config import LaunchConfig, launched_programs, select, split
 from kernel.tests.problems import SMALL_HOPPER, Problem, expected, make_problem, run, token_layout
@@ -76,31 +77,25 @@ def test_contradictions_raise(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: {"draft_slots": t["draft_slots"].int()}, "dtype"),
-        (lambda t: {"draft_slots": t["draft_slots"][1:]}, "draft slots"),
-        (lambda t: {"kv_indptr": t["kv_indptr"][1:]}, "cu_seqlens"),
+        (lambda t: {"draft_slots": t.draft_slots.int()}, "dtype"),
+        (lambda t: {"draft_slots": t.draft_slots[1:]}, "draft slots"),
+        (lambda t: {"kv_indptr": t.kv_indptr[1:]}, "cu_seqlens"),
     ],
 )
-def test_contradicting_token_slots_raise(
-    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], message: str
-) -> None:
+def test_contradicting_token_slots_raise(change: Callable[[TokenSlots], dict[str, torch.Tensor]], message: str) -> None:
     tokens = token_layout(PROBLEM)
-    tokens |= change(tokens)
+    tokens = replace(tokens, **change(tokens))
     with pytest.raises(ValueError, match=message):
-        ops.mtp_verify_attention_tokens(
+        ops.mtp_verify_attention(
             PROBLEM.q,
             PROBLEM.k_cache.flatten(0, 1),
             PROBLEM.v_cache.flatten(0, 1),
             torch.empty_like(PROBLEM.q),
+            tokens,
             cu_seqlens_q=PROBLEM.cu_seqlens_q,
-            kv_indptr=tokens["kv_indptr"],
-            kv_indices=tokens["kv_indices"],
-            draft_slots=tokens["draft_slots"],
             max_seqlen_q=2,
             max_seqlen_k=32,
             softmax_scale=1.0,
-            k_descale=None,
-            v_descale=None,
             arch=SMALL_HOPPER,
         )
 
@@ -169,9 +164,8 @@ def test_a_captured_call_follows_new_lengths() -> None:
             problem.k_cache,
             problem.v_cache,
             out,
+            Pages(problem.seqused_k, problem.block_table),
             cu_seqlens_q=problem.cu_seqlens_q,
-            seqused_k=problem.seqused_k,
-            block_table=problem.block_table,
             max_seqlen_q=4,
             max_seqlen_k=problem.max_seqlen_k,
             softmax_scale=problem.softmax_scale,

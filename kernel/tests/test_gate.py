@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernel.config import H200, MI355X, Arch, reachable, select, select_generic
+from kernel.config import CDNA4_SHAPES, H200, MI355X, Arch, reachable, select, select_generic
 from kernel.gate import AttentionCase, reject_reason
 
 ACCEPTED = AttentionCase(
@@ -34,6 +34,8 @@ ACCEPTED = AttentionCase(
         {"arch": "sm_90"},
         {"query_heads": 16, "kv_heads": 1},
         {"query_heads": 128, "kv_heads": 8},
+        {"query_heads": 8, "kv_heads": 1},
+        {"query_heads": 16, "kv_heads": 2},
         {"max_seqlen_q": 1},
         {"max_seqlen_q": 2},
         {"max_seqlen_q": 3},
@@ -47,8 +49,9 @@ ACCEPTED = AttentionCase(
 def test_accepts(change: dict[str, Any]) -> None:
     case = replace(ACCEPTED, **change)
     assert reject_reason(case) is None
-    for config in (select(case, MI355X), select(case, H200), select(case, H200, gluon=True)):
-        assert config.rows >= 16 * case.max_seqlen_q
+    gluon = [select(case, arch, gluon=True, shape=shape) for arch in (MI355X, H200) for shape in CDNA4_SHAPES]
+    for config in (select(case, MI355X), select(case, H200), *gluon):
+        assert config.rows >= case.query_heads // case.kv_heads * case.max_seqlen_q
         assert config.batch_block >= case.batch
 
 
@@ -65,7 +68,8 @@ def test_accepts(change: dict[str, Any]) -> None:
         ({"kv_dtype": "float8_e4m3fnuz"}, "kv_dtype_fnuz"),
         ({"head_size": 128}, "head_size"),
         ({"head_size": 512}, "head_size"),
-        ({"query_heads": 8, "kv_heads": 1}, "gqa_ratio"),
+        ({"query_heads": 4, "kv_heads": 1}, "gqa_ratio"),
+        ({"query_heads": 24, "kv_heads": 2}, "gqa_ratio"),
         ({"query_heads": 32, "kv_heads": 1}, "gqa_ratio"),
         ({"page_size": 1}, "page_size"),
         ({"page_size": 8}, "page_size"),

@@ -9,8 +9,10 @@ import torch
 
 from kernel import ops
 from kernel.bench.measure import capture
+from kernel.call import Pages
 from kernel.checks import device_arch
-from kernel.config import H200, launched_programs, select
+from kernel.config import CDNA4, H200, HOPPER, PORTABLE, launched_programs, select
+from kernel.counters import counters
 from kernel.reference import relative_error
 from kernel.tests.problems import (
     DEVICE,
@@ -35,7 +37,7 @@ def test_programs_wait_only_for_programs_that_the_device_holds(kv_heads: int) ->
     for batch in range(1, 513):
         case = replace(CASE, batch=batch, kv_heads=kv_heads, query_heads=16 * kv_heads)
         config = select(case, H200, gluon=True)
-        assert config.gluon
+        assert config.body == HOPPER
         if config.shares:
             waiting += 1
             assert launched_programs(config, batch, kv_heads) <= 2 * H200.compute_units
@@ -43,29 +45,31 @@ def test_programs_wait_only_for_programs_that_the_device_holds(kv_heads: int) ->
 
 
 def test_without_gluon_hopper_takes_the_portable_kernel() -> None:
-    assert not select(CASE, H200).gluon
+    assert select(CASE, H200).body == PORTABLE
 
 
-def test_only_hopper_takes_the_gluon_kernel() -> None:
-    assert not select(replace(CASE, arch="gfx950"), SMALL_CDNA, gluon=True).gluon
+def test_each_architecture_takes_its_own_gluon_kernel() -> None:
+    assert select(replace(CASE, arch="gfx950"), SMALL_CDNA, gluon=True).body == CDNA4
+    slots = replace(CASE, arch="gfx950", layout="tokens", page_size=1)
+    assert select(slots, SMALL_CDNA, gluon=True).body == PORTABLE
 
 
 def test_tensors_on_a_cpu_do_not_fit() -> None:
     problem = make_problem([20], [2])
-    assert not ops.gluon_fits(problem.q.cpu(), problem.k_cache.cpu(), problem.v_cache.cpu())
+    assert not ops.gluon_fits(problem.q.cpu(), problem.k_cache.cpu(), problem.v_cache.cpu(), "sm_90")
 
 
 @on_hopper
 def test_what_does_not_fit_runs_on_the_portable_kernel() -> None:
     """Slots of 264 bytes: copies of 16 bytes would be out of line."""
     problem = make_problem([40, 20], [4, 2])
-    assert ops.gluon_fits(problem.q, problem.k_cache, problem.v_cache)
+    assert ops.gluon_fits(problem.q, problem.k_cache, problem.v_cache, "sm_90")
     odd = []
     for cache in (problem.k_cache, problem.v_cache):
         wide = torch.zeros((*cache.shape[:3], 264), dtype=torch.uint8, device=DEVICE)
         wide[..., :256] = cache.view(torch.uint8)
         odd.append(wide[..., :256].view(torch.float8_e4m3fn))
-    assert not ops.gluon_fits(problem.q, *odd)
+    assert not ops.gluon_fits(problem.q, *odd, "sm_90")
     out = run(ops.mtp_verify_attention, replace(problem, k_cache=odd[0], v_cache=odd[1]), None)
     assert relative_error(out, expected(problem)) <= MAX_ERROR
 
@@ -102,6 +106,21 @@ def test_any_batch(batch: int) -> None:
 
 
 @on_hopper
+@pytest.mark.parametrize("queries", [[4, 4, 4], [1, 1, 1], [1, 3, 2]])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("batch", [1, 40])
+def test_eight_heads_a_kv_head(queries: list[int], kv_heads: int, batch: int) -> None:
+    lengths, repeated = [700, 0, 65] * batch, queries * batch
+    _accurate(make_problem(lengths, repeated, kv_heads=kv_heads, group=8))
+
+
+@on_hopper
+@pytest.mark.parametrize("queries", [[1], [1, 2, 3, 4] * 9])
+def test_one_token_and_ragged_queries(queries: list[int]) -> None:
+    _accurate(make_problem([900 + 31 * n for n in range(len(queries))], queries))
+
+
+@on_hopper
 def test_launches_leave_the_counters_as_zeros_and_repeat_bit_for_bit() -> None:
     problem = make_problem([900, 0, 70], [4, 2, 4])
     out = torch.empty_like(problem.q)
@@ -112,9 +131,8 @@ def test_launches_leave_the_counters_as_zeros_and_repeat_bit_for_bit() -> None:
             problem.k_cache,
             problem.v_cache,
             out,
+            Pages(problem.seqused_k, problem.block_table),
             cu_seqlens_q=problem.cu_seqlens_q,
-            seqused_k=problem.seqused_k,
-            block_table=problem.block_table,
             max_seqlen_q=4,
             max_seqlen_k=problem.max_seqlen_k,
             softmax_scale=problem.softmax_scale,
@@ -130,4 +148,4 @@ def test_launches_leave_the_counters_as_zeros_and_repeat_bit_for_bit() -> None:
         out.fill_(float("nan"))
         graph.replay()
         assert torch.equal(out, first)
-    assert bool((ops.counters(DEVICE) == 0).all())
+    assert bool((counters(DEVICE) == 0).all())

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernel import checks, ops, sglang_plugin
+from kernel import call as checked_calls
+from kernel import checks, ops, sglang_aiter, sglang_plugin, sglang_triton
 from kernel.config import Arch
 from kernel.evidence import Evidence
 from kernel.reference import relative_error
@@ -28,7 +29,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(STANDIN))
     monkeypatch.setattr(sglang_plugin, "_engaged", False)
     monkeypatch.setattr(checks, "device_arch", lambda device: SMALL_CDNA)
-    monkeypatch.setattr(ops, "device_arch", lambda device: SMALL_CDNA)
+    monkeypatch.setattr(checked_calls, "device_arch", lambda device: SMALL_CDNA)
     from sglang.srt.layers.attention import triton_backend
 
     yield triton_backend
@@ -53,8 +54,8 @@ def test_the_arm_serves_target_verify_with_the_right_values(sglang: ModuleType, 
     backend = sglang.TritonAttnBackend()
     backend.k_pool, backend.v_pool = problem.k_cache.flatten(0, 1), problem.v_cache.flatten(0, 1)
     batch = sglang.batch(2)
-    batch.meta.kv_indptr, batch.meta.kv_indices = tokens["kv_indptr"], tokens["kv_indices"]
-    batch.out_cache_loc = tokens["draft_slots"]
+    batch.meta.kv_indptr, batch.meta.kv_indices = tokens.kv_indptr, tokens.kv_indices
+    batch.out_cache_loc = tokens.draft_slots
     out = backend.forward_extend(problem.q.flatten(1), None, None, sglang.layer(), batch)
     assert relative_error(out.view_as(problem.q), expected(problem)) <= MAX_ERROR
     assert backend.plain_calls == 0
@@ -115,7 +116,7 @@ def test_other_modes_pass_by_uncounted(sglang: ModuleType) -> None:
 
 REJECTED: dict[str, dict[str, Any]] = {
     "query_length": {"drafts": 5},
-    "gqa_ratio": {"heads": 8},
+    "gqa_ratio": {"heads": 4},
     "head_size": {"head": 128},
     "q_dtype": {"dtype": torch.float16},
     "softcap": {"logit_cap": 30.0},
@@ -154,7 +155,7 @@ def test_devices_caches_trees_and_changed_logits_are_rejected(
         verify(sglang, virtual)
     translated_nowhere = sglang.TritonAttnBackend()
     translated_nowhere.kv_index_translator = SimpleNamespace(is_translating=False)
-    assert sglang_plugin._triton_reason(translated_nowhere, {"is_causal": True}, {}) is None
+    assert sglang_triton.call_reason(translated_nowhere, {"is_causal": True}, {}) is None
     plain = sglang.TritonAttnBackend()
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), score_mod="some")
     plain.forward_extend(torch.zeros(4, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(1), sinks="some")
@@ -168,9 +169,50 @@ def test_a_backend_that_takes_another_way_is_counted(sglang: ModuleType) -> None
     evidence = sglang_plugin.engage("in-tree")
     backend = sglang.TritonAttnBackend()
     backend.extend_attention_fwd = None  # what a fast path never touches
-    hook = sglang_plugin._triton_hook("in-tree", evidence).around
+    hook = sglang_triton.hooks("in-tree", evidence)[0].around
     hook(lambda *a, **k: None, backend, torch.zeros(8, 4096), None, None, sglang.layer(), sglang.batch(2))
     assert dict(evidence.passed) == {"other_path": 1}
+
+
+@pytest.mark.parametrize(("arm", "own"), [("in-tree", []), ("generic", []), ("upstream", ["shared"])])
+def test_it_stands_before_the_verify_kernels_of_gfx95(sglang: ModuleType, arm: str, own: list[str]) -> None:
+    """From 0.5.23 on the Triton backend asks a verify kernel of its own first, and never comes to the extend kernel."""
+    evidence = sglang_plugin.engage(arm)
+    backend, calls = sglang.TritonAttnBackend(), []
+
+    def verify_shared_kv_fwd(*values: Any, **named: Any) -> bool:
+        calls.append("shared")
+        return True
+
+    backend.verify_shared_kv_fwd = verify_shared_kv_fwd
+    plain = backend.extend_attention_fwd
+
+    def forward(extend: Any) -> Any:
+        def call(*values: Any, **named: Any) -> None:
+            if not backend.verify_shared_kv_fwd(*values, **named):
+                extend(*values, **named)
+
+        return call
+
+    # The stand-in calls its extend kernel; here that asks the other one first, as the real backend does.
+    hook = sglang_triton.hooks(arm, evidence)[0].around
+
+    def original(backend: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any) -> None:
+        meta = batch.meta
+        values = (
+            q.view(-1, 16, 256), k, v, torch.empty_like(q).view(-1, 16, 256), backend.k_pool, backend.v_pool,
+            meta.qo_indptr, meta.kv_indptr, meta.kv_indices, None, True, None, meta.max_extend_len, 1.0, 1.0,
+            layer.scaling,
+        )  # fmt: skip
+        forward(backend.extend_attention_fwd)(*values)
+
+    hook(original, backend, torch.randn(8, 4096).bfloat16(), None, None, sglang.layer(), sglang.batch(2))
+    assert calls == own
+    assert backend.plain_calls == 0
+    assert dict(evidence.passed) == ({"upstream": 1} if own else {})
+    assert dict(evidence.served) == ({} if own else {"eager": 1})
+    assert backend.extend_attention_fwd == plain
+    assert backend.verify_shared_kv_fwd is verify_shared_kv_fwd
 
 
 # --- aiter backend ---
@@ -237,7 +279,7 @@ def forward(
     mode: str = "is_target_verify",
     calls: str = "unified_attention",
 ) -> None:
-    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2")}
+    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2", "is_decode")}
     batch = SimpleNamespace(forward_mode=SimpleNamespace(**modes), seq_lens=[1], calls=calls)
     aiter.AiterAttnBackend().forward_extend(torch.zeros(1), None, None, call, batch)
 
@@ -304,7 +346,7 @@ def test_aiter_window_is_rejected(aiter: ModuleType) -> None:
 def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """There SGLang's own gate leads to its MTP function, which each arm replaces by its own."""
     own, generic = [], []
-    module = ModuleType(sglang_plugin.MTP_MODULE)
+    module = ModuleType(sglang_aiter.MTP_MODULE)
 
     def unified_attention_3d_mtp_func(
         q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, seqused_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
@@ -346,6 +388,129 @@ def test_the_mtp_kernel_of_0_5_23(aiter: ModuleType, monkeypatch: pytest.MonkeyP
     assert torch.equal(call["out"], run(ops.mtp_verify_attention, problem, SMALL_CDNA))
 
 
+@pytest.fixture
+def functions(aiter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """0.5.20's functions for draft-extend and decode, whose assembly says that it ran; and its forward_decode."""
+    module = ModuleType(sglang_aiter.MTP_MODULE)
+    module.calls = []  # type: ignore[attr-defined]
+
+    def unified_attention_3d_mtp_func(**call: Any) -> None: ...
+
+    def unified_attention_3d_mtp_ragged_func(
+        q: Any, k: Any, v: Any, out: Any, cu_seqlens_q: Any, seqused_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
+        softmax_scale: Any, block_table: Any, k_descale: Any, v_descale: Any,
+    ) -> bool:  # fmt: skip
+        module.calls.append("ragged")
+        return True
+
+    def unified_attention_3d_mtp_decode_func(
+        q: Any, k: Any, v: Any, out: Any, seqused_k: Any, max_seqlen_k: Any, softmax_scale: Any, block_table: Any,
+        k_descale: Any, v_descale: Any,
+    ) -> bool:  # fmt: skip
+        module.calls.append("decode")
+        return True
+
+    for function in (
+        unified_attention_3d_mtp_func, unified_attention_3d_mtp_ragged_func, unified_attention_3d_mtp_decode_func,
+    ):  # fmt: skip
+        setattr(module, function.__name__, function)
+    module.__spec__ = SimpleNamespace(name=module.__name__)  # type: ignore[assignment]
+    for name in ("sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.attention"):
+        package = ModuleType(name)
+        package.__path__ = []
+        monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys.modules["sglang.kernels.ops.attention"], "unified_attention_3d_mtp", module, raising=False)
+
+    def forward_decode(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save: bool = True) -> None:
+        module.result = getattr(module, forward_batch.calls)(**layer)  # type: ignore[attr-defined]
+
+    def forward_extend(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save: bool = True) -> None:
+        module.result = getattr(module, forward_batch.calls)(**layer)  # type: ignore[attr-defined]
+
+    aiter.AiterAttnBackend.forward_decode = forward_decode
+    aiter.AiterAttnBackend.forward_extend = forward_extend
+    return module
+
+
+def _few(problem: Any, *left_out: str) -> dict[str, Any]:
+    """A call of SGLang's functions, which know of no window, softcap or sinks."""
+    unknown = ("causal", "window_size", "softcap", "q_descale", "sinks", *left_out)
+    call = {name: value for name, value in aiter_call(problem).items() if name not in unknown}
+    return call | {"k": problem.k_cache, "v": problem.v_cache}
+
+
+def _forward(aiter: ModuleType, call: dict[str, Any], mode: str, function: str) -> None:
+    modes = {name: lambda name=name: name == mode for name in ("is_target_verify", "is_draft_extend_v2", "is_decode")}
+    batch = SimpleNamespace(forward_mode=SimpleNamespace(**modes), seq_lens=[1], calls=function)
+    backend = aiter.AiterAttnBackend()
+    forward = backend.forward_decode if mode == "is_decode" else backend.forward_extend
+    forward(torch.zeros(1), None, None, call, batch)
+
+
+@pytest.mark.parametrize("group", [16, 8])
+@pytest.mark.parametrize(("switch", "outcome"), [("1", {"served": 1}), ("0", {})])
+def test_aiter_ragged_draft_extend(
+    aiter: ModuleType,
+    functions: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    switch: str,
+    outcome: dict[str, int],
+    group: int,
+) -> None:
+    monkeypatch.setenv("MTPBENCH_DRAFT_EXTEND", switch)
+    evidence = sglang_plugin.engage("in-tree")
+    problem = make_problem([20, 9, 33], [2, 4, 1], group=group)
+    call = _few(problem)
+    _forward(aiter, call, "is_draft_extend_v2", "unified_attention_3d_mtp_ragged_func")
+    assert functions.result is True
+    assert dict(evidence.draft_extend) == outcome
+    assert functions.calls == ([] if outcome else ["ragged"])
+    if outcome:
+        assert relative_error(call["out"], expected(problem)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize(("switch", "outcome"), [("1", {"served": 1}), (None, {})])
+def test_aiter_decode(
+    aiter: ModuleType,
+    functions: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    switch: str | None,
+    outcome: dict[str, int],
+) -> None:
+    if switch:
+        monkeypatch.setenv("MTPBENCH_DECODE", switch)
+    evidence = sglang_plugin.engage("in-tree")
+    assert evidence.facts["serves_decode"] is bool(switch)
+    problem = make_problem([20, 9], [1, 1])
+    call = _few(problem, "cu_seqlens_q", "max_seqlen_q")
+    _forward(aiter, call, "is_decode", "unified_attention_3d_mtp_decode_func")
+    assert functions.result is True
+    assert dict(evidence.decode) == outcome
+    assert functions.calls == ([] if outcome else ["decode"])
+    if outcome:
+        assert relative_error(call["out"], expected(problem)) <= MAX_ERROR
+    assert (dict(evidence.served), dict(evidence.passed)) == ({}, {}), "what target-verify did is proved apart"
+
+
+def test_aiter_decode_that_the_gate_rejects_is_sglangs(
+    aiter: ModuleType, functions: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MTPBENCH_DECODE", "1")
+    evidence = sglang_plugin.engage("in-tree")
+    problem = make_problem([20, 9], [1, 1], group=4)
+    _forward(aiter, _few(problem, "cu_seqlens_q", "max_seqlen_q"), "is_decode", "unified_attention_3d_mtp_decode_func")
+    assert functions.calls == ["decode"]
+    assert dict(evidence.decode) == {"gqa_ratio": 1}
+
+
+def test_a_switch_is_0_or_1(sglang: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTPBENCH_VERIFY", "in-tree")
+    monkeypatch.setenv("MTPBENCH_DECODE", "yes")
+    with pytest.raises(SystemExit, match="MTPBENCH_DECODE must be 0 or 1"):
+        sglang_plugin.register()
+
+
 def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
     """SGLang 0.5.16 forgets it, and its MTP worker multiplies by it; what 0.5.17 sets stays."""
     from sglang.srt.layers.attention.hybrid_attn_backend import HybridAttnBackend
@@ -353,7 +518,7 @@ def test_split_backends_know_their_context_length(sglang: ModuleType) -> None:
     decode = SimpleNamespace(max_context_len=40960)
     assert not hasattr(HybridAttnBackend(None, object(), decode), "max_context_len")
     evidence = sglang_plugin.engage("upstream")
-    assert sglang_plugin.SPLIT_TARGET in evidence.facts["hooks"]
+    assert sglang_triton.SPLIT_TARGET in evidence.facts["hooks"]
     assert HybridAttnBackend(None, object(), decode).max_context_len == 40960
     assert HybridAttnBackend(SimpleNamespace(context_len=8192), object(), decode).max_context_len == 8192
 

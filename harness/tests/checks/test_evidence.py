@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def entry(rank: int | None = 0, **values: Any) -> dict[str, Any]:
 
 def codes(*entries: dict[str, Any], arm: str = "in-tree", tp: int = 1, concurrency: int = 16) -> list[tuple[str, bool]]:
     return [(f.code, f.invalid) for f in check_evidence(entries, arm, tp, "aa", concurrency)]
+
+
+# The stand-in for SGLang computes its attention.
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed (make test KERNEL=0)")
 
 
 def test_good_evidence_says_nothing() -> None:
@@ -114,6 +119,7 @@ def run(folder: Path, text: str, check: int, **env: str) -> tuple[StoredRun, str
     return stored, " ".join(output.split())
 
 
+@needs_torch
 def test_an_engaged_arm_is_measured_and_its_evidence_is_stored(tmp_path: Path) -> None:
     stored, output = run(tmp_path, scenario("  no-mtp: {speculation: null}\n  in-tree: {verify: in-tree}\n", tp=2), 0)
     assert "OK: all 16 requests succeeded" in output
@@ -128,6 +134,7 @@ def test_an_engaged_arm_is_measured_and_its_evidence_is_stored(tmp_path: Path) -
     assert engaged.environment["MTPBENCH_VERIFY"] == "in-tree"
 
 
+@needs_torch
 def test_arms_that_were_not_engaged_are_refused_by_name(tmp_path: Path) -> None:
     arms = (
         "  rejected: {verify: in-tree, env: {STANDIN_FAULT: no-gpu}}\n"
@@ -144,6 +151,7 @@ def test_arms_that_were_not_engaged_are_refused_by_name(tmp_path: Path) -> None:
     assert "INVALID: rank 0" in output
 
 
+@needs_torch
 def test_a_plugin_that_can_not_be_imported_invalidates_the_run(tmp_path: Path) -> None:
     folder = plugin_folder(tmp_path / "cache" / "mtpbench")
     (folder / "kernel" / "sglang_plugin.py").write_text("import a_module_that_does_not_exist\n")

@@ -25,7 +25,11 @@ ROOT = Path(__file__).parents[3]
 CI = ROOT / "ci"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TOOLS = Path(sys.executable).parent
-STEPS = ["precheck", "aa", "run", "sentinel", "confirm", "trend", "publish", "issues", "verify", "upstream"]
+# Pages come last, so that they tell how every other step ended; `night` sums up before and after them.
+STEPS = [
+    *("begin", "precheck", "aa", "run", "sentinel", "confirm", "trend", "issues", "verify", "upstream", "night"),
+    "publish",
+]
 
 
 def tool(*command: object) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from servers import launch_context, scripted, server
 
+from harness.access import Access
 from harness.cli.common import default_cache
 from harness.engines import tiny_gguf
 from harness.engines.attach import AttachSettings
@@ -70,7 +71,9 @@ def test_contract(kind: str, tmp_path: Path) -> None:
             before = await engine.counters(settings, http)
             dialect = engine.dialect(settings, False)
             body = DIALECTS[dialect].body(Prompt(len(ids), ids=tuple(ids)), 24, Sampling(model))
-            job = LoadJob(url, dialect, (PlannedRequest(0, body, len(ids), 24),), 1, False, 30.0, engine.keep_alive)
+            job = LoadJob(
+                url, dialect, (PlannedRequest(0, body, len(ids), 24),), 1, False, 30.0, engine.access(settings)
+            )
             with Workers(1) as workers:
                 [record] = (await workers.run(job)).requests
             assert record.ok, record.error
@@ -99,7 +102,9 @@ def test_llama_cpp_output_does_not_depend_on_mtp(tmp_path: Path) -> None:
         assert command is not None
         process = server_process(engine, settings, context, command, tmp_path / "log")
         body = DIALECTS["openai"].body(Prompt(20, ids=tuple(range(300, 320))), 40, Sampling(context.identity))
-        job = LoadJob(process.base_url, "openai", (PlannedRequest(0, body, 20, 40),), 1, False, 30.0, False)
+        job = LoadJob(
+            process.base_url, "openai", (PlannedRequest(0, body, 20, 40),), 1, False, 30.0, Access(keep_alive=False)
+        )
         async with process:
             with Workers(1) as workers:
                 [record] = (await workers.run(job)).requests
@@ -333,3 +338,31 @@ def test_scripted_server_cannot_be_started_twice_on_a_port(tmp_path: Path) -> No
 
     with pytest.raises(Exception, match="is in use"):
         asyncio.run(main())
+
+
+def attached(**values: object) -> AttachSettings:
+    return AttachSettings.model_validate({"engine": "attach", "url": "http://127.0.0.1:9", **values})
+
+
+def test_an_attached_server_gets_headers_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    monkeypatch.setenv("MY_TEAM", "a b")
+    access = ENGINES["attach"].access(attached(api_key_env="MY_KEY", header_env={"X-Team": "MY_TEAM"}))
+    assert dict(access.headers) == {"X-Team": "a b", "Authorization": "Bearer sk-secret"}
+    assert "sk-secret" not in repr(access)
+    assert access.keep_alive
+    assert not ENGINES["attach"].access(attached(api="llamacpp")).keep_alive
+    assert ENGINES["attach"].access(attached()) == Access()
+
+
+def test_access_that_cannot_be_had_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TWO_LINES", "a\nb")
+    (tmp_path / "no.pem").write_text("nothing")
+    for wrong, message in [
+        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY is not set"),
+        ({"header_env": {"X": "TWO_LINES"}}, "characters that a header can't have"),
+        ({"url": "https://x", "ca_file": str(tmp_path / "none.pem")}, "none.pem: .*No such file"),
+        ({"url": "https://x", "ca_file": str(tmp_path / "no.pem")}, "no.pem: .*NO_CERTIFICATE"),
+    ]:
+        with pytest.raises(WorkloadError, match=message):
+            ENGINES["attach"].access(attached(**wrong))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -207,6 +209,92 @@ def test_cleanup_command_runs(tmp_path: Path) -> None:
     assert guardian.stdin is not None
     guardian.stdin.close()
     assert mark.exists()
+
+
+def leaves_a_daemon(log: Path, mark: Path) -> ServerProcess:
+    """A server that forks a daemon into a session of its own and never becomes ready."""
+    daemon = "import os, sys, time; os.setsid() if os.fork() == 0 else sys.exit();"
+    daemon += " open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    code = "import subprocess, sys, time;"
+    code += f" subprocess.run([sys.executable, '-c', {daemon!r}, {str(mark)!r}]); time.sleep(60)"
+    return plain([sys.executable, "-c", code], log, ready_timeout_s=60.0)
+
+
+async def until_it_has_forked(running: ServerProcess, mark: Path) -> int:
+    task = asyncio.ensure_future(running.__aenter__())
+    while not (mark.exists() and mark.read_text()):
+        await asyncio.sleep(0.05)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, ServerStartError):
+        await task
+    return int(mark.read_text())
+
+
+def test_a_daemon_of_the_server_does_not_survive(tmp_path: Path) -> None:
+    running = leaves_a_daemon(tmp_path / "log", tmp_path / "pid")
+    daemon = asyncio.run(until_it_has_forked(running, tmp_path / "pid"))
+    assert wait_until(lambda: gone(daemon))
+
+
+def test_nothing_survives_a_killed_guardian(tmp_path: Path) -> None:
+    """The kernel kills the server; what it forked is found by its mark, and the container is removed by us."""
+    removed = tmp_path / "removed"
+
+    async def main() -> tuple[int, int]:
+        running = leaves_a_daemon(tmp_path / "log", tmp_path / "pid")
+        running.command = replace(running.command, cleanup=("touch", str(removed)))
+        task = asyncio.ensure_future(running.__aenter__())
+        while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
+            await asyncio.sleep(0.05)
+        [server] = [child.pid for child in psutil.Process(running.pid).children() if child.pid != daemon_of(tmp_path)]
+        os.kill(running.pid, signal.SIGKILL)
+        with pytest.raises(ServerStartError, match=r"ended while starting, .*exit status -9"):
+            await task
+        return server, daemon_of(tmp_path)
+
+    server, daemon = asyncio.run(main())
+    assert wait_until(lambda: gone(server) and gone(daemon))
+    assert removed.exists()
+
+
+def daemon_of(folder: Path) -> int:
+    return int((folder / "pid").read_text())
+
+
+def test_the_second_interrupt_kills_at_once_and_cleans_up(tmp_path: Path) -> None:
+    """A stubborn server and its container: no grace, and the clean-up command runs all the same."""
+    removed = tmp_path / "removed"
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    command = Command((sys.executable, "-c", code), cleanup=("touch", str(removed)), grace_s=60.0)
+
+    async def main() -> float:
+        running = plain([], tmp_path / "log")
+        running.command = command
+        task = asyncio.ensure_future(running.__aenter__())
+        await asyncio.sleep(1.0)
+        pids = [running.pid, *(child.pid for child in psutil.Process(running.pid).children(recursive=True))]
+        began = time.monotonic()
+        running.kill()
+        took = time.monotonic() - began
+        with pytest.raises(ServerStartError):
+            await task
+        assert all(gone(pid) for pid in pids)
+        return took
+
+    assert asyncio.run(main()) < 20  # not the grace of a minute
+    assert removed.exists()
+
+
+def test_a_log_of_gigabytes_is_read_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(3 * 2**30)  # sparse: it takes no room
+        file.seek(0, 2)
+        file.write(b"\nthe last line\n")
+    running = plain(["x"], log)
+    assert running.log_since(5)[-1] == "the last line"
+    assert sum(map(len, running.log_since(5))) <= 16 * 2**20
+    assert running.last_line().endswith("the last line")
 
 
 def test_wedged_while_decoding(tmp_path: Path) -> None:

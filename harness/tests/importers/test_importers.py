@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli.app import main
@@ -217,6 +217,16 @@ def test_what_is_wrong_with_a_file_is_said(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [("-3.5", "mean_ttft_ms"), ("9e12", "mean_ttft_ms"), ("-1", "output_throughput"), ("1.93e11", "output_throughput")],
+)
+def test_a_measurement_that_cannot_be_is_refused(tmp_path: Path, value: str, key: str) -> None:
+    changed = change(SGLANG, tmp_path, lambda text: re.sub(rf'"{key}": [0-9.e+-]+', f'"{key}": {value}', text, count=1))
+    with pytest.raises(ResultFileError, match=rf":1: {key}: .* is no measurement: it can't be"):
+        points(changed)
+
+
 JUNK = st.recursive(
     st.none()
     | st.booleans()
@@ -235,7 +245,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for key in keys for place in [(value, key), *places(value[key])]]
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.fuzz
 @given(path=st.sampled_from(FILES), where=st.floats(0, 1, exclude_max=True), junk=JUNK)
 def test_a_file_with_anything_anywhere_is_read_or_refused(path: Path, where: float, junk: Any) -> None:
     """No other error, nothing that a terminal obeys, nothing that JSON can't hold."""

@@ -103,6 +103,7 @@ def test_llama_cpp_timings() -> None:
             timings |= {"draft_n": accepted, "draft_n_accepted": accepted}
         messages.append(text("x", timings=timings))
     out = OPENAI.decode(stream(*messages, text("", **usage(12)), "[DONE]"))
+    assert out.error == ""
     assert out.verify_steps == 3
     assert out.events[-1].tokens == 12
     assert out.cached_tokens == 0  # of the last event that says so
@@ -129,9 +130,11 @@ def test_sglang_abort_is_an_error() -> None:
 
 
 def test_spread_ends_at_the_total() -> None:
-    assert spread([1.0], 7) == [Event(1.0, 7)]
-    assert spread([1.0, 2.0, 3.0, 4.0], 4) == [Event(float(n), n) for n in (1, 2, 3, 4)]
-    assert spread([1.0, 2.0, 3.0], 2)[-1].tokens == 2  # more arrivals than tokens
+    assert spread([1.0], [7]) == [Event(1.0, 7)]
+    assert spread([1.0, 2.0, 3.0, 4.0], [None, None, None, 4]) == [Event(float(n), n) for n in (1, 2, 3, 4)]
+    assert spread([1.0, 2.0, 3.0], [None, None, 2])[-1].tokens == 2  # more arrivals than tokens
+    between = spread([1.0, 2.0, 3.0, 4.0, 5.0], [1, None, 7, None, 9])
+    assert between == [Event(float(t), n) for t, n in ((1, 1), (2, 4), (3, 7), (4, 8), (5, 9))]
 
 
 def test_repetition_and_digest() -> None:

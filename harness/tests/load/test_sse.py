@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.load.sse import EventParser
+from harness.load.sse import MAX_LINE, EventParser
 
 STREAM = (
     b': ping\n\ndata: {"text":" na\xc3\xafve\xe2\x80\xa8line"}\n\ndata:{"a":1}\r\n\r\n'
@@ -48,3 +48,14 @@ def test_any_text(texts: list[str], size: int) -> None:
 @pytest.mark.parametrize("tail", [b"data: last", b"data: last\n", b"data: last\r\n"])
 def test_end_without_a_blank_line(tail: bytes) -> None:
     assert parse([b"data: a\n\n" + tail]) == [b"a", b"last"]
+
+
+def test_a_line_without_end_is_cut_and_the_stream_goes_on() -> None:
+    """A server that never ends its line costs no more memory than one event may, and no time that grows with it."""
+    parser = EventParser()
+    assert parser.feed(b"data: ") == []
+    for _ in range(2 * MAX_LINE // 2**16):
+        assert parser.feed(b"x" * 2**16) == []
+    [long, short] = parser.feed(b"\n\ndata: next\n\n")
+    assert len(long) == MAX_LINE - len(b"data: ")
+    assert short == b"next"

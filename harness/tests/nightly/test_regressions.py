@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from commands import mtpbench
 from launches import launch, run, save, scenario
-from test_trend import FIRST, LEDGER, commit
 
 from harness.model import LoadLevel
 from harness.nightly.issues import Issue, issues
 from harness.nightly.series import Told, build, tell
 from harness.store.runs import StoredRun
+from harness.tests.nightly.test_trend import FIRST, LEDGER, commit
 from harness.verdict.accepted import load as load_ledger
 from harness.verdict.pairs import RowKey
 

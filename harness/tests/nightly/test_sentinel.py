@@ -219,3 +219,17 @@ def test_without_a_gpu_the_check_is_skipped(tmp_path: Path) -> None:
         pytest.skip("this machine has a GPU")
     assert mtpbench("ci", "precheck", cwd=tmp_path, check=0).stdout.startswith("skipped: no GPU")
     assert "--need-gpu" not in mtpbench("ci", "precheck", "--need-gpu", cwd=tmp_path, check=2).stdout
+
+
+def test_a_gpu_of_which_nothing_can_be_read_is_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sensor says N/A, as in a container without the devices: nobody knows."""
+
+    def silent() -> Sensors:
+        return Sensors({0: [sample(0, None, None, None, None)]})
+
+    monkeypatch.setattr(Sensors, "close", lambda _self: None, raising=False)
+    monkeypatch.setattr("harness.cli.ci.open_source", silent)
+    monkeypatch.setattr("harness.machine.idle_check._APART_S", 0.0)
+    needed = mtpbench("ci", "precheck", "--need-gpu", cwd=tmp_path, check=2)
+    assert "GPU 0: memory, temperature and power can't be read" in " ".join(needed.stderr.split())
+    assert "not known" in mtpbench("ci", "precheck", cwd=tmp_path, check=0).stdout

@@ -253,7 +253,9 @@ def test_upstreams_gate_is_within_ours() -> None:
     assert f"1 < self.forward_metadata.max_q_len <= {gate.MAX_QUERY_LENGTH}" in conditions
     assert f"self.page_size == {gate.PAGE_SIZE}" in conditions
     assert {f"layer.qk_head_dim == {gate.HEAD_SIZE}", f"layer.v_head_dim == {gate.HEAD_SIZE}"} <= conditions
-    assert any(condition.startswith(f"num_queries_per_kv == {gate.GQA_RATIO}") for condition in conditions)
+    assert any(
+        condition.startswith(f"num_queries_per_kv == {ratio}") for condition in conditions for ratio in gate.GQA_RATIOS
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from launches import launch, run, scenario, side
 from markdown_it import MarkdownIt
-from test_verdict import noisy, tpot
 
 from harness.ab.looks import evaluate
 from harness.errors import MtpbenchError
 from harness.store.ab_record import load_session
+from harness.tests.verdict.test_verdict import noisy, tpot
 from harness.verdict.compare import Comparison, Verdict, compare
 from harness.verdict.pr_comment import LIMIT, Pictures, marker, matter, to_comment
 

@@ -19,11 +19,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from commands import mtpbench
 from launches import launch, run, save, scenario
-from test_verdict import noisy, tpot
 
 from harness.ab import looks as ab
 from harness.store.ab_record import Party, Session
 from harness.store.manifest import seal
+from harness.tests.verdict.test_verdict import noisy, tpot
 from harness.verdict.compare import Verdict
 from harness.verdict.github import BOT, CONCLUSIONS, GitHub, GitHubError
 from harness.verdict.pr_comment import marker, to_comment

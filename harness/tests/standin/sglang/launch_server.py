@@ -19,13 +19,13 @@ def rank_process(rank, size, rendezvous, batches):
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
-    from kernel import checks, ops
+    from kernel import call, checks
     from kernel.config import Arch
     from sglang.srt.layers.attention import triton_backend
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     if os.environ.get("STANDIN_FAULT") != "no-gpu":
-        checks.device_arch = ops.device_arch = lambda device: Arch("gfx950", 2)
+        checks.device_arch = call.device_arch = lambda device: Arch("gfx950", 2)
     backend = triton_backend.TritonAttnBackend(slots=128)
     for count in batches:
         batch, q = triton_backend.batch(count), torch.randn(count * 4, 16 * 256).bfloat16()

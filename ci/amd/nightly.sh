@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# A night inside an image of SGLang, where the server is: through `docker exec` in the container that SGLang's CI starts
+# (ci_sglang), or in any container of a ROCm image with SGLang. docs/ci.md has the whole picture.
+#
+#   bash scripts/ci/amd/amd_ci_exec.sh -w /sglang-checkout/mtpbench bash ci/amd/nightly.sh --store s3://bucket/prefix
+#   ci/amd/nightly.sh measure --scenario FILE --arm NAME --store STORE      one job's share of a night
+#   ci/amd/nightly.sh judge --plan PLAN --store STORE                       the last job: is it slower, what is missing?
+#   ci/amd/nightly.sh --store STORE                                         both, in one job
+#
+# Options:
+#   --scenario FILE     may be repeated. Default: scenarios/mi355x-qwen35-*.yaml
+#   --arm NAME          only this arm of the scenarios; may be repeated
+#   --config FILE       SGLang's benchmark-configs.yaml: its entries are measured too, results in its files
+#   --entry NAME        only this entry of --config; may be repeated
+#   --recipes FOLDER    what chat templates in --config are relative to
+#   --pairs N           launch pairs of the A/A of the first scenario, which says how steady the host is. Default 0: none
+#   --store STORE       folder or URL. Default: $MTPBENCH_STORE, else /sgl-data/mtpbench-store where that is, else runs
+#   --out FOLDER        logs, pages, results, issues. Default: nightly
+#   --plan FILE         what `mtpbench ci plan --output FILE` wrote: what of it is not in the store is MISSING
+#   --python PYTHON     of the image. Default: python3
+#   --mtpbench PYTHON   that has mtpbench installed. Default: ci/amd/install.sh makes one
+#   --no-gpu            a trial without a GPU
+#   --skip STEP         may be repeated
+#   --dry-run           print every step, run none
+#
+# Exit code: 0 or 1 and no other, because the CI's wrapper around `docker exec` runs everything again on any other. The
+# word is in the last line, `mtpbench night: WORD`, and in the step summary.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+
+usage() { sed -n '2,/^set -/{s/^# \{0,1\}//;/^set -/d;p}' "${BASH_SOURCE[0]}"; }
+what=all
+case ${1:-} in measure | judge) what=$1; shift ;; esac
+store=${MTPBENCH_STORE:-} out=nightly plan='' python=python3 mtpbench_python='' pairs=0 gpu=(--need-gpu) dry_run=''
+config='' recipes='' scenarios=() arms=() entries=() skip=' '
+while [ $# -gt 0 ]; do
+    case $1 in
+    --no-gpu) gpu=(--no-gpu) ;;
+    --dry-run) dry_run=yes ;;
+    --help | -h) usage; exit 0 ;;
+    --scenario | --arm | --config | --entry | --recipes | --pairs | --store | --out | --plan | --python | --mtpbench | --skip)
+        [ $# -gt 1 ] || { echo "nightly: $1 needs a value" >&2; exit 1; }
+        case $1 in
+        --scenario) scenarios+=("$2") ;;
+        --arm) arms+=(--arm "$2") ;;
+        --config) config=$2 ;;
+        --entry) entries+=(--only "$2") ;;
+        --recipes) recipes=$2 ;;
+        --pairs) pairs=$2 ;;
+        --store) store=$2 ;;
+        --out) out=$2 ;;
+        --plan) plan=$2 ;;
+        --python) python=$2 ;;
+        --mtpbench) mtpbench_python=$2 ;;
+        --skip) skip+="$2 " ;;
+        esac
+        shift ;;
+    *) echo "nightly: $1 is unknown" >&2; usage >&2; exit 1 ;;
+    esac
+    shift
+done
+
+# What the pod mounts stays; what lies in the container or the checkout does not.
+if [ -d /sgl-data ]; then
+    export XDG_CACHE_HOME=${XDG_CACHE_HOME:-/sgl-data/cache} HF_HOME=${HF_HOME:-/sgl-data/hf-cache}
+    store=${store:-/sgl-data/mtpbench-store}
+fi
+store=${store:-runs}
+# A container's name is new each night: the board's own identity, hashed, names the host.
+if [ -z "${MTPBENCH_HOST:-}" ]; then
+    identity=$(cat /sys/class/dmi/id/product_uuid 2> /dev/null || cat /sys/class/drm/card*/device/unique_id 2> /dev/null || true)
+    [ -z "$identity" ] || MTPBENCH_HOST=host-$(printf %s "$identity" | sha256sum | cut -c1-10)
+fi
+[ -z "${MTPBENCH_HOST:-}" ] || export MTPBENCH_HOST
+MTPBENCH_SERVER_PYTHON=$(command -v "$python" || echo "$python")
+export MTPBENCH_SERVER_PYTHON
+summary=${GITHUB_STEP_SUMMARY:-/dev/null}
+failed=() word=''
+
+say() { printf '%s\n' "$*"; }
+# step NAME COMMAND…: what it prints also goes to OUT/NAME.log; its exit code is left in $last.
+step() {
+    local name=$1
+    shift
+    last=0
+    case $skip in *" $name "*) say "nightly: $name: skipped"; return ;; esac
+    say "nightly: $name: $(printf '%q ' "$@")"
+    [ -z "$dry_run" ] || return
+    "$@" 2>&1 | tee "$out/$name.log"
+    last=${PIPESTATUS[0]}
+    [ "$last" -eq 0 ] || say "nightly: $name: exit code $last"
+}
+# The same, for what must succeed: a failure makes the night red, and what follows is done all the same.
+needed() {
+    step "$@"
+    [ "$last" -eq 0 ] || failed+=("$1")
+}
+finish() {
+    [ -z "$dry_run" ] || exit 0
+    if [ ${#failed[@]} -gt 0 ]; then word=${word:-FAILED}; [ "$word" = FAIL ] || [ "$word" = MISSING ] || word=FAILED; fi
+    local text="mtpbench night: ${word:-MEASURED}"
+    [ ${#failed[@]} -eq 0 ] || text+=" (failed: ${failed[*]})"
+    printf '\n**%s**\n' "$text" >> "$summary"
+    if [ "$what" != measure ] && [ -n "${MTPBENCH_WEBHOOK:-}" ]; then
+        "${mtpbench[@]}" ci notify "$store" --word "${word:-MEASURED}" --sentence "$text" || true
+    fi
+    say "$text"
+    case ${word:-MEASURED} in FAILED | FAIL | INVALID | INCOMPARABLE | MISSING) exit 1 ;; *) exit 0 ;; esac
+}
+# Killed from outside, such as by the job's time limit: say so, and exit with 1, not with 143.
+trap 'failed+=(killed); finish' TERM INT
+
+[ -n "$dry_run" ] || mkdir -p "$out" || exit 1
+if [ -z "$mtpbench_python" ]; then
+    case $skip in
+    *" install "*) mtpbench_python=$(command -v python3) ;;
+    *)
+        say "nightly: install: ci/amd/install.sh"
+        if [ -n "$dry_run" ]; then mtpbench_python=mtpbench-python
+        elif ! mtpbench_python=$(PYTHON=$MTPBENCH_SERVER_PYTHON ci/amd/install.sh 2> "$out/install.log"); then
+            cat "$out/install.log"
+            failed+=(install)
+            mtpbench=(false)
+            finish
+        fi ;;
+    esac
+fi
+mtpbench=("$mtpbench_python" -m harness)
+
+measure() {
+    needed inside "${mtpbench[@]}" ci inside --python "$MTPBENCH_SERVER_PYTHON" "${gpu[@]}" --markdown
+    [ -n "$dry_run" ] || cat "$out/inside.log" >> "$summary" 2> /dev/null
+    [ "$last" -eq 0 ] || return # nothing that follows could work
+    if [ "${gpu[0]}" = --need-gpu ]; then
+        needed precheck "${mtpbench[@]}" ci precheck --need-gpu --wait 600
+        [ "$last" -eq 0 ] || return
+    fi
+    local imported=() file name
+    if [ -n "$config" ]; then
+        local more=("${entries[@]}")
+        [ -z "$recipes" ] || more+=(--recipes "$recipes")
+        needed import "${mtpbench[@]}" scenarios import "$config" --output "$out/imported" --force "${more[@]}"
+        [ "$last" -ne 0 ] || [ -n "$dry_run" ] || imported=("$out"/imported/*.yaml)
+    elif [ ${#scenarios[@]} -eq 0 ]; then
+        scenarios=(scenarios/mi355x-qwen35-*.yaml)
+    fi
+    if [ "$pairs" -gt 0 ]; then
+        needed aa "${mtpbench[@]}" aa "${scenarios[0]:-${imported[0]:-}}" --pairs "$pairs" "${arms[@]}" --image none --store "$store"
+    fi
+    for file in "${scenarios[@]}" "${imported[@]}"; do
+        name=$(basename "$file" .yaml)
+        needed "run-$name" "${mtpbench[@]}" run "$file" "${arms[@]}" --image none --store "$store" --no-page
+        [ -z "$dry_run" ] || continue
+        run=$(sed -n 's/^results: //p' "$out/run-$name.log" | head -n 1)
+        [ -d "$run" ] || continue
+        "${mtpbench[@]}" report "$run" --format markdown >> "$summary" 2> /dev/null || true
+        "${mtpbench[@]}" report "$run" --format json > "$out/$name.json" 2> /dev/null || true
+        if grep -q '^labels:' "$file"; then
+            needed "results-$name" "${mtpbench[@]}" report "$run" --results-as sglang --output "$out/results"
+            cat "$out/results/summary.md" >> "$summary" 2> /dev/null || true
+        fi
+    done
+}
+
+judge() {
+    step sentinel "${mtpbench[@]}" ci sentinel "$store"
+    step trend "${mtpbench[@]}" trend "$store" --format markdown
+    [ -n "$dry_run" ] || cat "$out/trend.log" >> "$summary"
+    case $last in
+    0) word=PASS ;; 1) word=FAIL ;; 3) word=INCONCLUSIVE ;; 4) word=INCOMPARABLE ;; 5) word=NO_BASELINE ;;
+    6) word=MISSING ;; 7) word=BIMODAL ;; 10) word=IMPROVED ;; *) word=INVALID ;;
+    esac
+    if [ -n "$plan" ]; then
+        step missing "${mtpbench[@]}" ci missing "$plan" "$store"
+        [ -n "$dry_run" ] || cat "$out/missing.log" >> "$summary"
+        if [ "$last" -ne 0 ]; then
+            failed+=(missing)
+            [ "$word" = FAIL ] || word=MISSING
+        fi
+    fi
+    needed publish "${mtpbench[@]}" publish "$store" "$out/site"
+    needed issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
+    needed verify "${mtpbench[@]}" store verify "$store"
+}
+
+[ "$what" = judge ] || measure
+[ "$what" = measure ] || judge
+finish
