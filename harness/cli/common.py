@@ -19,6 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from harness.errors import Interrupted, MtpbenchError, ResumeError
+from harness.fields import Container
 from harness.run.experiment import Outcome
 from harness.run.launcher import Launcher
 from harness.scenario.format import Scenario
@@ -96,6 +97,15 @@ def gpu_ids(text: str) -> tuple[int, ...]:
         raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
 
 
+# Of a scenario that names no image, run in one all the same: weights stay on the host, RCCL has its buffers.
+_CONTAINER = Container(
+    image="none",
+    shm_size="32g",
+    mounts=["/root/.cache/huggingface:/root/.cache/huggingface"],
+    pass_env=["HF_TOKEN"],
+)
+
+
 def from_image(scenario: Scenario, image: str) -> Scenario:
     """The scenario with its containers' image replaced. Raises MtpbenchError for a tag, which may move."""
     if not image:
@@ -106,9 +116,9 @@ def from_image(scenario: Scenario, image: str) -> Scenario:
         raise MtpbenchError(
             f"--image {image!r} is not pinned by a digest", "NAME@sha256:…, as `docker pull` prints it."
         )
-    container = getattr(scenario.server, "container", None)
-    if container is None:
+    if not hasattr(scenario.server, "container"):
         raise MtpbenchError(f"{scenario.name} runs no container", "Leave out --image.")
+    container = scenario.server.container or _CONTAINER
     server = scenario.server.model_copy(update={"container": container.model_copy(update={"image": image})})
     return scenario.model_copy(update={"server": server})
 

@@ -140,7 +140,7 @@ def stored_costs(runs: Iterable[StoredRun]) -> dict[tuple[str, str, int], Cost]:
         planned = len(run.scenario.levels()) * run.scenario.passes
         for launch in run.launches:
             mine = [p.record for p in run.passes if p.record.key.launch_slug == launch.slug]
-            if launch.status != "ready" or len(mine) < planned:
+            if launch.status != "ready" or not launch.started_at or len(mine) < planned:
                 continue
             last = max(mine, key=lambda record: record.started_at)
             seconds = (_moment(last.started_at) - _moment(launch.started_at)).total_seconds()
