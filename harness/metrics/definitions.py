@@ -7,7 +7,7 @@ Definitions (docs/metrics.md compares them with those of other tools). For a req
 
     TTFT          t_1 - t_send; in an open loop t_1 - t_scheduled, see below
     TPOT          (t_m - t_1) / (n_m - n_1)
-    accept length (n_m - 1) / verify steps          the first token comes from the prompt, not from a step
+    accept length (n - 1) / verify steps, n all output tokens: the first comes from the prompt, not from a step
     step time     TPOT x accept length              so TPOT = step time / accept length, exactly
     E2E           t_m - t_send; in an open loop t_m - t_scheduled
     step gap      time between arrivals             arrivals closer than BURST_S are one
@@ -147,7 +147,7 @@ def accept_length(r: RequestRecord) -> float | None:
     """Tokens a target-verify step, the bonus token included; None without speculation."""
     if not r.verify_steps or not r.events or not r.counted:
         return None
-    return (r.events[-1].tokens - 1) / r.verify_steps
+    return (r.tokens - 1) / r.verify_steps  # tokens that are only counted took steps too
 
 
 def step_time(r: RequestRecord) -> float | None:
