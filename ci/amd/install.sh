@@ -16,7 +16,7 @@ clean() { env -u PIP_CONSTRAINT -u PIP_TARGET -u PIP_PREFIX -u PIP_USER -u PYTHO
 
 what=${MTPBENCH_WHEEL:-$root}
 [ -x "$folder/bin/python" ] || clean "$python" -m venv --without-pip "$folder" >&2
-clean "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check "${options[@]}" "$what[s3]" >&2
+clean "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check "${options[@]}" "${what}[s3]" >&2
 
 # ROCm's library that reads GPUs lies in the image, as a package or beside ROCm; it is copied, not looked for at run time.
 amdsmi=$("$python" -c '

@@ -116,7 +116,7 @@ if [ -z "$mtpbench_python" ]; then
     *" install "*) mtpbench_python=$(command -v python3) ;;
     *)
         say "nightly: install: ci/amd/install.sh"
-        if [ -n "$dry_run" ]; then mtpbench_python=mtpbench-python
+        if [ -n "$dry_run" ]; then mtpbench_python="mtpbench-python"
         elif ! mtpbench_python=$(PYTHON=$MTPBENCH_SERVER_PYTHON ci/amd/install.sh 2> "$out/install.log"); then
             cat "$out/install.log"
             failed+=(install)

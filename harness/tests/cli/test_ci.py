@@ -37,7 +37,7 @@ def tool(*command: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_scripts_and_workflows_are_linted() -> None:
-    scripts = [*CI.glob("*.sh"), ROOT / ".ci" / "run"]
+    scripts = [*CI.rglob("*.sh"), ROOT / ".ci" / "run"]
     for command in (
         (TOOLS / "shellcheck", *scripts),
         (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
@@ -104,6 +104,18 @@ def test_a_dry_run_prints_every_step_and_runs_none(tmp_path: Path, engine: str) 
         assert "harness run scenarios/mi355x-qwen35-fp8-tp2.yaml --store runs" in done.stdout
         assert "--need-gpu" in done.stdout
     assert "Options:" in tool(CI / "nightly.sh", "--help").stdout
+
+
+def test_a_night_inside_an_image_shows_its_steps(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    night = (CI / "amd" / "nightly.sh", "--dry-run", "--no-gpu", "--skip", "install", "--mtpbench", sys.executable)
+    done = tool(*night, "--scenario", "scenarios/quickstart.yaml", "--store", tmp_path / "store", "--out", out)
+    assert done.returncode == 0, done.stderr
+    steps = [line.split(": ")[1] for line in done.stdout.splitlines()]
+    assert steps == ["inside", "run-quickstart", "sentinel", "trend", "publish", "issues", "verify"]
+    assert "--image none" in done.stdout
+    assert not out.exists()
+    assert tool(CI / "amd" / "nightly.sh", "--no-such-option").returncode == 1  # docker exec's wrapper repeats all others
 
 
 def test_an_image_is_pinned_and_a_container_carries_its_jobs_name(monkeypatch: pytest.MonkeyPatch) -> None:
