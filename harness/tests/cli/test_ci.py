@@ -115,7 +115,9 @@ def test_a_night_inside_an_image_shows_its_steps(tmp_path: Path) -> None:
     assert steps == ["inside", "run-quickstart", "sentinel", "trend", "publish", "issues", "verify"]
     assert "--image none" in done.stdout
     assert not out.exists()
-    assert tool(CI / "amd" / "nightly.sh", "--no-such-option").returncode == 1  # docker exec's wrapper repeats all others
+    assert (
+        tool(CI / "amd" / "nightly.sh", "--no-such-option").returncode == 1
+    )  # docker exec's wrapper repeats all others
 
 
 def test_an_image_is_pinned_and_a_container_carries_its_jobs_name(monkeypatch: pytest.MonkeyPatch) -> None:
