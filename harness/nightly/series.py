@@ -162,6 +162,8 @@ def _usable(launches: Sequence[Launched], metric: str) -> tuple[list[float], str
             out.append(value)
         elif value is not None:
             why = f"measured {value:g}"
+        elif any(other.values[metric] is not None for other in launches):
+            why = f"launch {one.launch} has no value"  # which others have: it was not measured there
     return out, why
 
 
