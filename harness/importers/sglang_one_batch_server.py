@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from harness.importers.base import Document, Field, Item, Parsed, left_over
 from harness.store.imported_runs import Point
 
+_ABSENT = -1  # what the server said nothing of
 _SETTINGS = ("run_name", "batch_size", "input_len", "output_len")
 
 
@@ -41,9 +40,8 @@ class SglangOneBatchServer:
                 arm=item.text("run_name"),
                 concurrency=item.count("batch_size"),
                 settings=item.settings(_SETTINGS),
-                numbers=item.numbers(self.fields),
+                numbers=item.numbers(self.fields, skip=[key for key, value in item.data.items() if value == _ABSENT]),
             )
             for line, item in items
         ]
-        present = tuple(replace(p, numbers=tuple(n for n in p.numbers if n.value != -1)) for p in points)
-        return Parsed("", present, left_over([i for _, i in items], _SETTINGS, self.fields))
+        return Parsed("", tuple(points), left_over([i for _, i in items], _SETTINGS, self.fields))

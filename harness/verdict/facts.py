@@ -43,8 +43,8 @@ _RULES: tuple[tuple[str, Role], ...] = (
 # Of a scenario: what decides about the requests. More TP sizes or launches only mean more rows or pairs.
 _SCENARIO = ("workload", "arrival", "factors", "passes")
 # What a nightly series may change without becoming another one: the very things whose effect it shows.
-# The newest image each night: its digest, and all that comes with it, is what may have made the difference.
-_OF_THE_SOFTWARE = ("packages", "mtpbench", "image", "rocm", "server.container.image", "server.version")
+# The newest image each night: its digest is what may have made the difference. Another ROCm is another machine.
+_OF_THE_SOFTWARE = ("packages", "mtpbench", "image", "server.container.image", "server.version")
 
 
 @dataclass(frozen=True)

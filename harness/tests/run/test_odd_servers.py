@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_nothing_is_measured_where_no_warm_up_succeeded(tmp_path: Path) -> None:
 def test_a_server_that_is_healthy_and_silent_does_not_keep_a_run(tmp_path: Path) -> None:
     with OddServer("plain", silent=True).running() as server:
         _, output = run(tmp_path, scenario(server, more=", stall_timeout: 1s, silence_timeout: 2s"), check=2)
-    assert "nothing at all arrived for 2 s while 2 requests waited" in output
+    assert re.search(r"nothing at all arrived for \d+ s while 2 requests waited", output)
     assert "raise server.silence_timeout" in output
 
 
