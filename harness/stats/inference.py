@@ -256,3 +256,16 @@ def shift_p(mean_before: Floats, sd_before: Floats, n_before: Floats, mean: Floa
     Sizes may be effective ones, below the number of nights. One night since has no spread of its own: pass 0.
     """
     return np.asarray(scipy.stats.ttest_ind_from_stats(mean_before, sd_before, n_before, mean, sd, n).pvalue)
+
+
+def two_sided_p(t: Floats, df: Floats | float) -> Floats:
+    """Two-sided p of Student's t."""
+    return np.asarray(2 * scipy.special.stdtr(df, -np.abs(t)))
+
+
+def false_discovery(p: Sequence[float] | Floats) -> Floats:
+    """p-values adjusted for the false discovery rate: Benjamini and Hochberg 1995, doi 10.1111/j.2517-6161.1995.tb02031.x.
+
+    It holds for tests that depend on each other positively, as rows of one server do.
+    """
+    return np.asarray(scipy.stats.false_discovery_control(p)) if len(p) else np.empty(0)
