@@ -19,6 +19,7 @@ from harness.nightly import report as trend_report
 from harness.nightly import series as trends
 from harness.nightly.night import Trouble, last_nights, read_nights, troubles, worst
 from harness.store.archive import read_archive
+from harness.text import markdown_table
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import EXIT_CODES
 from harness.verdict.pairs import DEFAULT_METRICS
@@ -28,6 +29,28 @@ def register(app: typer.Typer, selftest: typer.Typer) -> None:
     """Adds the verbs to the command line."""
     app.command(epilog=EXIT_HELP)(trend)
     selftest.command(name="stats")(check_statistics)
+    selftest.command(name="series")(check_series)
+
+
+def check_series(
+    repetitions: Annotated[int, typer.Option(min=10, help="Histories a row.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of the random histories.")] = 1,
+) -> None:
+    """How often is the model of a series of nights right? Simulated nights with the truth known; 4 minutes.
+
+    Exit codes: 0 every target is met, 1 one is missed.
+    """
+    from harness.selftest.histories import table
+
+    rows = table(repetitions, seed, lambda line: err.print(Text(line, style="dim"), soft_wrap=True))
+    cells = [
+        (case.name, case.what, f"{figure:.3f}", f"≥ {case.least}" if case.least is not None else f"≤ {case.most}")
+        for case, figure, _ in rows
+    ]
+    titles = ("SIMULATED history", "counted", "share", "goal")
+    sys.stdout.writelines(line + "\n" for line in markdown_table(titles, cells, titles[:2]))
+    if not all(met for _, _, met in rows):
+        raise typer.Exit(1)
 
 
 def trend(

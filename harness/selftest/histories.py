@@ -1,8 +1,8 @@
 """Random histories of nights with the truth known, and how often what is said of them is right.
 
 A history is a scenario's rows over nights: three launches a night with 0.6 % each, nights that differ by 0.4 %, half of
-it shared by all rows. Into it go excursions, a step, a drift, a host that is swapped, gaps and reruns. The same
-histories go to a rule with a fixed threshold, and by `ci/compare_trends.py` to Apache Otava.
+it shared by all rows. Into it go excursions, a step, a drift, a host that is swapped, gaps and reruns.
+`mtpbench selftest series` prints the table.
 """
 
 from __future__ import annotations
@@ -144,10 +144,13 @@ class Case:
 def _confirmed_by(after: int) -> Callable[[Drawn, Sequence[Sequence[Reading]]], bool]:
     def hit(drawn: Drawn, readings: Sequence[Sequence[Reading]]) -> bool:
         at = drawn.truth.at
-        return any(
-            change.worse and change.confirmed is not None and at - 1 <= change.confirmed < at + after
-            for change in readings[0][0].changes
-        ) and readings[0][0].standing is not None
+        return (
+            any(
+                change.worse and change.confirmed is not None and at - 1 <= change.confirmed < at + after
+                for change in readings[0][0].changes
+            )
+            and readings[0][0].standing is not None
+        )
 
     return hit
 
@@ -209,3 +212,16 @@ def share(case: Case, repetitions: int, seed: int) -> float:
         drawn = draw_history(case.kind, draw)
         hits += case.hit(drawn, readings_of(drawn))
     return hits / repetitions
+
+
+def table(repetitions: int, seed: int, say: Callable[[str], None]) -> list[tuple[Case, float, bool]]:
+    """(case, figure, target met) of each; `say` hears of each as it is done."""
+    out = []
+    for case in CASES:
+        figure = share(case, repetitions, seed)
+        met = figure >= (case.least if case.least is not None else 0.0) and figure <= (
+            case.most if case.most is not None else 1.0
+        )
+        say(f"{case.name}: {figure:.3f}")
+        out.append((case, figure, met))
+    return out

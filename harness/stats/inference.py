@@ -264,8 +264,9 @@ def two_sided_p(t: Floats, df: Floats | float) -> Floats:
 
 
 def false_discovery(p: Sequence[float] | Floats) -> Floats:
-    """p-values adjusted for the false discovery rate: Benjamini and Hochberg 1995, doi 10.1111/j.2517-6161.1995.tb02031.x.
+    """p-values adjusted for the false discovery rate.
 
-    It holds for tests that depend on each other positively, as rows of one server do.
+    Benjamini and Hochberg 1995, doi 10.1111/j.2517-6161.1995.tb02031.x. It holds for tests that
+    depend on each other positively, as rows of one server do.
     """
     return np.asarray(scipy.stats.false_discovery_control(p)) if len(p) else np.empty(0)

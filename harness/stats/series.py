@@ -1,5 +1,7 @@
 """One model of a series of nights: levels, excursions, steps, drifts, spread. docs/statistics.md describes it.
 
+`mtpbench selftest series` measures it. `mtpbench trend` still reads `harness.stats.change_points`.
+
 `read` goes through the nights once, in order, and knows on each night what was known that night: what it says of a
 past night is what it said then. All rows of a scenario on a host are read together, since the false discovery rate is
 one of all rows of a night. Values are logarithms, above is worse. No input or output: who stores and shows what is
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.stats import inference
 from harness.stats.decision import TOLERANCE
@@ -282,7 +285,7 @@ class _Watched:
             self.first = count, (median(y[nights[:count]]))
         return abs(float(y[nights[-_LAST:]].mean()) - self.first[1]) < self.tolerance / 2
 
-    def _steps(self, nights: list[int], x: Floats, most: int, body: Floats, kept: Floats) -> _Look:
+    def _steps(self, nights: list[int], x: Floats, most: int, body: Floats, kept: NDArray[np.bool_]) -> _Look:
         """The likeliest split of the nights, for an alert and for a confirmed change."""
         assert self.fit is not None
         fit = self.fit
@@ -311,11 +314,12 @@ class _Watched:
         confirm_p = np.where((size < self.least_step) | ~enough, 1.0, p)
         confirm_p = np.where(confirm_p < CONFIRM_RATE, confirm_p, 1.0)
         for i in np.flatnonzero(confirm_p < 1).tolist():
-            if i < 2 or not self._without_two_worst(tail[: i + 1], float(mean_before[i]), float(delta[i]), float(n_before[i])):
+            known = float(mean_before[i]), float(delta[i]), float(n_before[i])
+            if i < 2 or not self._without_two_worst(tail[: i + 1], *known):
                 confirm_p[i] = 1.0
         return _Look(_best(alert_p, delta, nights, ALERT_RATE), _best(confirm_p, delta, nights, CONFIRM_RATE))
 
-    def _before(self, x: Floats, body: Floats, kept: Floats, most: int) -> tuple[Floats, Floats]:
+    def _before(self, x: Floats, body: Floats, kept: NDArray[np.bool_], most: int) -> tuple[Floats, Floats]:
         """(nights, mean) of what lies before each split, without excursions."""
         sums = np.concatenate([[0.0], np.cumsum(np.where(kept, body, 0.0))])
         counts = np.concatenate([[0.0], np.cumsum(kept, dtype=np.float64)])
@@ -348,7 +352,7 @@ class _Watched:
         """The last nights against the first ones of the stretch, a reference that does not move along."""
         first = x[: min(_FIRST, max(MIN_BASELINE, len(x) // 3))]
         last = x[-_LAST:]
-        size = (median(last) - median(first))
+        size = median(last) - median(first)
         if abs(size) < 0.75 * self.tolerance:
             return None
         recent = x[-2 * WINDOW :]
@@ -565,10 +569,7 @@ class _Watched:
             drift = any(c.drift for c in self.done if c.start >= since and c.start not in ended)
             standing = Standing(max(0, since - self.shift), delta, delta - reach, delta + reach, drift)
         off = sorted(i - self.shift for i in self._excursions(chain) if i >= self.shift)
-        shown = tuple(
-            replace(one, start=one.start - self.shift, stop=one.stop - self.shift)
-            for one in chain
-        )
+        shown = tuple(replace(one, start=one.start - self.shift, stop=one.stop - self.shift) for one in chain)
         return Reading(tuple(changes), tuple(off), shown, reference, standing, self._swing(chain, off))
 
     def _outward(self, change: Change) -> Change:
