@@ -55,7 +55,7 @@ def _of_rows(site: Site) -> list[Finding]:
 
     groups: dict[tuple[object, ...], list[Told]] = {}
     for one in site.told:
-        if one.status in WRONG:
+        if one.status in _WRONG:
             key = one.series.key
             level = key.row.level if one.status in (Status.REGRESSED, Status.ALERT) else None
             arm = key.row.arm if one.status is not Status.STALE else None  # a host that is silent is so in all arms

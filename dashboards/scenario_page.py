@@ -41,7 +41,7 @@ def scenario_page(site: Site, view: ScenarioView) -> str:
 
 
 def _state(site: Site, view: ScenarioView) -> str:
-    wrong = [one for one in view.told if one.status in WRONG]
+    wrong = [one for one in view.told if one.status in (Status.REGRESSED, Status.MISSING, Status.STALE, Status.ALERT)]
     counts: dict[str, int] = {}
     for one in view.told:
         counts[one.status.value] = counts.get(one.status.value, 0) + 1
@@ -115,7 +115,7 @@ def _brief(one: Told) -> str:
 
 def _changes(view: ScenarioView) -> str:
     """Everything that the trend says, and every change of the environment, in words."""
-    told = sorted(view.told, key=lambda one: one.status in ENDED)
+    told = sorted(view.told, key=lambda one: one.status is Status.MOVED)
     columns = [Column("night", "night"), Column("host", "host"), Column("rows", "rows"), Column("change", "change"),
                Column("now", "now")]  # fmt: skip
     events = [{"day": str(event.day), "words": text(event.words)} for event in reversed(view.events)]

@@ -14,8 +14,7 @@ from launches import launch, run, save, scenario
 
 from harness.model import LoadLevel
 from harness.nightly.issues import Issue, issues
-from harness.nightly.series import build
-from harness.nightly.told import Told, tell
+from harness.nightly.series import Told, build, tell
 from harness.store.runs import StoredRun
 from harness.tests.nightly.test_trend import FIRST, LEDGER, commit
 from harness.verdict.accepted import load as load_ledger

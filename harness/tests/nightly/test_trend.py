@@ -15,10 +15,8 @@ from launches import launch, run, scenario
 from harness.errors import ScenarioError
 from harness.model import Finding
 from harness.nightly.report import to_json, to_markdown
-from harness.nightly.series import Series, build, night_of
-from harness.nightly.told import Status, commands, headline, tell
-from harness.stats import levels
-from harness.stats.series import Rule, Ruling
+from harness.nightly.series import Series, Status, build, commands, headline, night_of, tell
+from harness.stats import change_points as trend_rule
 from harness.store.runs import StoredRun
 from harness.verdict.accepted import Ledger
 from harness.verdict.accepted import load as load_ledger
@@ -248,8 +246,8 @@ def test_reports() -> None:
 
 def test_ar1_shrinks_the_number_of_nights() -> None:
     """Two nights with r = .5: var of the mean = (1 + .5)/2, so they are worth 4/3."""
-    assert levels.effective(np.array([1, 2]), 0.5) == pytest.approx([1, 4 / 3])
-    assert levels.effective(np.array([5]), 0.0) == pytest.approx([5])
+    assert trend_rule.effective(np.array([1, 2]), 0.5) == pytest.approx([1, 4 / 3])
+    assert trend_rule.effective(np.array([5]), 0.0) == pytest.approx([5])
     assert trend_rule.autocorrelation(np.array([1.0, -1.0] * 10)) == 0.0
     assert trend_rule.autocorrelation(np.repeat([0.0, 1.0], 30)) == trend_rule.MAX_AUTOCORRELATION
 
