@@ -57,6 +57,10 @@ class Arms(Strict):
     upstream: Name
     """Target-verify with `verify: upstream`."""
 
+    assembly: Name | None = None
+    """What `unhooked` and `upstream` are with SGLang 0.5.20 and newer on AMD, unless SGLANG_ASM_VERIFY_ATTN=0: its
+    assembly kernel, draft-extend included. Absent: as in older versions."""
+
     generic: Name
     """Target-verify with `verify: generic`."""
 
@@ -277,7 +281,7 @@ class Hardware(Strict):
     @model_validator(mode="after")
     def _known(self) -> Hardware:
         for call, kernel in self.arms:
-            if kernel not in self.kernels:
+            if kernel is not None and kernel not in self.kernels:
                 raise ValueError(f"arms.{call} names the kernel {kernel!r}; there are: {', '.join(self.kernels)}")
         for backend, kernel in self.draft_backends.items():
             if kernel not in self.kernels:

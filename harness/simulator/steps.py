@@ -7,13 +7,14 @@ the device's (overlap scheduling), so a step is as long as the longer of the two
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang import SglangSettings, version_of
 from harness.simulator import attention
 from harness.simulator.attention import Call, Floats, Ints
 from harness.simulator.causes import Effects
@@ -27,6 +28,7 @@ _UNLIMITED = 1 << 30
 _LARGEST_GRAPH = 256  # where the scenario sets none: assumed, SGLang derives it from the memory
 _ACTIVATION = 2  # bytes of a bf16 number
 _MODE = "speculative-attention-mode"
+_FIRST_ASSEMBLY, _ASSEMBLY_SWITCH = (0, 5, 20), "SGLANG_ASM_VERIFY_ATTN"
 # Backends with which SGLang captures no graph of draft-extend (0.5.16 to 0.5.22).
 _EAGER_DRAFT_EXTEND = ("fa3",)
 
@@ -117,6 +119,13 @@ class _Passes:
     times: int
 
 
+def _has_assembly(settings: SglangSettings) -> bool:
+    """Does SGLang verify in assembly by itself? It does from 0.5.20 on; without a version, nothing says so."""
+    named = re.match(r"(\d+)\.(\d+)\.(\d+)", version_of(settings))
+    new = bool(named) and tuple(map(int, named.groups())) >= _FIRST_ASSEMBLY  # type: ignore[union-attr]
+    return new and settings.env.get(_ASSEMBLY_SWITCH, "1") == "1"
+
+
 class StepModel:
     """Times of one server: a model on `tp` GPUs of a machine."""
 
@@ -134,11 +143,17 @@ class StepModel:
         self.hardware, self.serving, self.tp, self.effects = hardware, serving, tp, effects
         self.shape: ModelShape = model_of(settings)
         arms = hardware.arms
-        verify = {None: arms.unhooked, "upstream": arms.upstream, "generic": arms.generic, "in-tree": arms.in_tree}
+        assembly = arms.assembly if arms.assembly and _has_assembly(settings) else ""
+        verify = {
+            None: assembly or arms.unhooked,
+            "upstream": assembly or arms.upstream,
+            "generic": arms.generic,
+            "in-tree": arms.in_tree,
+        }
         name = verify[settings.verify] if serving.speculative else arms.decode
         self._verify, self._decode = hardware.kernels[name], hardware.kernels[arms.decode]
         taken = settings.verify in ("generic", "in-tree") and serves_draft_extend
-        self._extend = self._verify if taken else hardware.kernels[arms.draft_extend]
+        self._extend = self._verify if taken else hardware.kernels[assembly or arms.draft_extend]
         if own := hardware.draft_backends.get(serving.draft_backend):
             self._decode = self._extend = hardware.kernels[own]
         self._host = hardware.host.speculative if serving.speculative else hardware.host.plain

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.engines.sglang import SglangSettings
 from harness.errors import MtpbenchError, ScenarioError
 from harness.metrics.definitions import PassView, accept_length, step_time, tpot, ttft
 from harness.model import Pass
 from harness.scenario.format import Scenario
+from harness.scenario.yaml_file import load
 from harness.simulator import attention
 from harness.simulator.acceptance import Natural, OneByOne, chain_probability
 from harness.simulator.attention import Call
@@ -507,3 +509,28 @@ def test_a_machine_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
 def test_accept_length_can_be_given() -> None:
     passes = simulate_run(scenario(), H200, accept_length=AcceptLength(3.5, 0.0))
     assert medians(passes)["accept"] == pytest.approx(3.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "kernel"),
+    [
+        ("0.5.19", {}, "mtp"),
+        ("0.5.20", {}, "assembly"),
+        ("0.5.23", {}, "assembly"),
+        ("0.5.23", {"SGLANG_ASM_VERIFY_ATTN": "0"}, "mtp"),
+    ],
+)
+def test_who_verifies_by_itself_depends_on_sglangs_version(version: str, env: dict[str, str], kernel: str) -> None:
+    """Assembly from 0.5.20 on, unless its switch is off: `upstream` must not be timed as the Triton kernel then."""
+    hardware = load_hardware(ROOT / "scenarios" / "hardware" / "mi355x.yaml")
+    server = load(ROOT / "scenarios" / "mi355x-qwen35-70k.yaml").arm("mtp-upstream").server
+    assert isinstance(server, SglangSettings)
+    server = server.model_copy(update={"version": version, "env": env})
+    serving = Serving.of(server, hardware, 16, 70300, Effects())
+    model = StepModel(hardware, server, serving, 2, Effects())
+    lengths = np.full((16, 1), 35_000)
+    call = attention.Call(4, 16, 1, 256, serving.padded_context)
+    one = float(attention.seconds(hardware.kernels[kernel], hardware, 16, call, lengths + 4)[0])
+    assert model.decode(lengths)["verify_attention"][0] == pytest.approx(15 * one)
+    # About what its authors published: 131.6 us, and 5 TB/s of 16 x 35k x 512 bytes.
+    assert one == pytest.approx({"mtp": 131.6e-6, "assembly": 16 * 35_000 * 512 / 5e12}[kernel], rel=0.03)
