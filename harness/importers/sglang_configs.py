@@ -174,7 +174,11 @@ def _scenario(entry: _Entry, recipes: Path | None, version: str) -> dict[str, An
         "version": 1,
         "name": entry.name,
         "question": f"What does SGLang's nightly configuration {entry.name} reach?",
-        "labels": {key: str(entry.get(key)).lower() if key == "dp-attn" else str(entry.get(key)) for key in _LABELS},
+        "labels": {
+            key: str(value).lower() if key == "dp-attn" else str(value)
+            for key in _LABELS
+            if (value := entry.get(key)) is not None
+        },
         "server": server,
         "arms": arms,
         "tp": [numbers["tp"]],
@@ -230,7 +234,11 @@ def _variables(entry: _Entry, key: str) -> dict[str, str]:
         return {}
     left = [str(name) for name in found if str(name) in entry.leave_out]
     entry.notes += [f"left out as asked: {name}" for name in left]
-    return {str(name): str(value) for name, value in found.items() if str(name) not in left}
+    kept = {str(name): value for name, value in found.items() if str(name) not in left}
+    for name, value in kept.items():
+        if value is None or isinstance(value, (list, dict)):
+            entry.refuse(name, f"in {key}: {value!r} is no value of a variable")
+    return {name: str(value) for name, value in kept.items()}
 
 
 def _words(entry: _Entry, key: str) -> Iterator[tuple[str, str | bool | list[str]]]:
@@ -305,7 +313,10 @@ def _load(entry: _Entry, isl: int, osl: int, concurrency: Sequence[int]) -> tupl
     chat = _BACKENDS.get(backend, False)
     for key in ("client-args", "mtp-client-args"):
         for name, value in _words(entry, key):
-            if name in _ALWAYS or name in entry.leave_out:
+            if name in entry.leave_out:
+                entry.notes.append(f"left out as asked: --{name}")
+                continue
+            if name in _ALWAYS:
                 continue
             if name in ("use-chat-template", "dsv4"):
                 chat = True

@@ -10,7 +10,11 @@ from harness.engines.sglang import SglangSettings
 from harness.engines.sglang_versions import version_of_image, versions
 from harness.scenario import yaml_file
 
-SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("mi355x-*.yaml"))
+FOLDER = Path(__file__).parents[3] / "scenarios"
+SCENARIOS = [
+    *sorted(FOLDER.glob("mi355x-*.yaml")),
+    *sorted(FOLDER.glob("c16-*.yaml")),
+]  # h200-c16 is for another machine
 
 
 def test_versions_are_told_apart() -> None:
@@ -44,6 +48,14 @@ def test_a_scenarios_flags_exist_in_its_version(path: Path) -> None:
         settings = arm.server
         assert isinstance(settings, SglangSettings)
         assert settings.version in versions(), "an MI355X scenario names the version that it is for"
+        assert settings.gpu_vendor == "amd"
+        if settings.container is not None and settings.container.image:
+            assert version_of_image(settings.container.image) == settings.version
         version = versions()[settings.version]
         assert version.problems(settings.flags) == []
         assert version.unread(settings.env) == []
+
+
+def test_every_version_that_scenarios_are_for_is_among_them() -> None:
+    named = {getattr(yaml_file.load(path).server, "version", "") for path in SCENARIOS}
+    assert named == {"0.5.19", "0.5.20", "0.5.23"}

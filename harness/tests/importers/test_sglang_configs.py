@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import mtpbench
 
+from harness.engines.sglang import SglangSettings
 from harness.errors import ScenarioError
 from harness.importers.sglang_configs import CONTEXT_MARGIN, read_configs
+from harness.scenario import yaml_file
 
 PUBLISHED = Path(__file__).parents[1] / "standin" / "benchmark-configs.yaml"
 ENTRY = """
@@ -59,6 +63,74 @@ def test_every_published_entry_comes_along() -> None:
     assert [one.name for one in read_configs(PUBLISHED.read_text(), "f.yaml", recipes=PUBLISHED.parent)] == names
 
 
+SPECULATIVE = {
+    "speculative-algorithm": "algorithm",
+    "speculative-num-steps": "steps",
+    "speculative-eagle-topk": "topk",
+    "speculative-num-draft-tokens": "draft_tokens",
+}
+
+
+def written_flags(text: str) -> dict[str, str]:
+    """Flag → value as it stands in the file, `True` where none does; read here in another way than by the importer."""
+    found = re.findall(r"--([a-z0-9-]+)(?:[ =](?!--)(\S+))?", " ".join(text.split()))
+    return {name: value or "True" for name, value in found}
+
+
+def test_no_flag_no_variable_and_no_load_of_a_published_entry_is_lost() -> None:
+    entries = yaml.safe_load(PUBLISHED.read_text())["configs"]
+    made = read_configs(PUBLISHED.read_text(), "f.yaml", recipes=PUBLISHED.parent)
+    for entry, one in zip(entries, made, strict=True):
+        assert list(one.scenario.arms) == entry["variants"]
+        assert one.scenario.tp == [entry["tp"]]
+        assert one.scenario.arrival.concurrency == [int(word) for word in entry["conc-list"].split()]
+        assert one.scenario.workload.max_input == entry["isl"]
+        assert one.scenario.workload.max_output == entry["osl"]
+        for arm in one.scenario.resolved_arms():
+            flags, env = written_flags(entry["server-args"]), dict(entry.get("env", {}))
+            if arm.name == "mtp":
+                flags |= written_flags(entry["mtp-server-args"])
+                env |= entry.get("mtp-env", {})
+            server = arm.server
+            assert isinstance(server, SglangSettings)
+            assert server.model == entry["model"]
+            assert server.env == env
+            speculation = {SPECULATIVE[name]: value for name, value in flags.items() if name in SPECULATIVE}
+            carried = server.speculation.model_dump() if server.speculation else {}
+            assert {name: str(carried[name]) for name in speculation} == speculation
+            assert bool(carried) == bool(speculation)
+            plain = {name: value for name, value in flags.items() if name not in SPECULATIVE}
+            assert {name: str(server.flags[name]) for name in plain} == plain
+            # Beyond what is written there: what run_benchmark.sh adds.
+            added = {"context-length", "max-running-requests", "chat-template"}
+            assert server.flags.keys() - plain.keys() <= added
+            assert server.flags["context-length"] == entry["isl"] + entry["osl"] + CONTEXT_MARGIN
+
+
+def test_what_is_left_out_is_said_and_what_is_not_there_has_no_label() -> None:
+    text = ENTRY.replace("tp: 2", 'tp: 2\n    client-args: "--odd 1"')
+    assert "--odd" in refused(text)
+    [one] = read_configs(text, "f.yaml", leave_out=["odd"])
+    assert one.notes == ("left out as asked: --odd",)
+    assert "runs-on" not in one.scenario.labels
+    assert one.scenario.labels["ep"] == "1"
+
+
+def test_a_refusal_writes_nothing_and_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(ENTRY + ENTRY.replace("configs:\n", "").replace("name: one", "name: ../up"))
+    assert "name: string should match" in mtpbench("scenarios", "import", "c.yaml", cwd=tmp_path, check=2).stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+    (tmp_path / "c.yaml").write_text(ENTRY)
+    mtpbench("scenarios", "import", "c.yaml", cwd=tmp_path, check=0)
+    made = tmp_path / "scenarios" / "one.yaml"
+    assert yaml_file.load(made) == read_configs(ENTRY, "f.yaml")[0].scenario
+    made.write_text("mine")
+    assert "there already" in mtpbench("scenarios", "import", "c.yaml", cwd=tmp_path, check=2).stderr
+    assert made.read_text() == "mine"
+    mtpbench("scenarios", "import", "c.yaml", "--force", cwd=tmp_path, check=0)
+    assert made.read_text() != "mine"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "what"),
     [
@@ -67,6 +139,11 @@ def test_every_published_entry_comes_along() -> None:
         ("framework: sglang", "framework: vllm", "only sglang is served here"),
         ('conc-list: "1 16"', 'conc-list: "many"', "conc-list"),
         ("variants: [base, mtp]", "variants: [base, turbo]", "turbo"),
+        ('env: {SGLANG_USE_AITER: "1"}', "env: {SGLANG_X: null}", "SGLANG_X"),
+        ('env: {SGLANG_USE_AITER: "1"}', "env: {SGLANG_X: [1]}", "SGLANG_X"),
+        ("--page-size 16", "--page-size 16 --page-size 32", "--page-size"),
+        ("--speculative-algorithm EAGLE", "--speculative-algorithm NGRAM", "NGRAM"),
+        ("--attention-backend aiter", "stray --attention-backend aiter", "stray"),
         ("    precision: fp8\n", "", "precision"),
     ],
 )
