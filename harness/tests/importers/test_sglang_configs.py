@@ -107,6 +107,20 @@ def test_no_flag_no_variable_and_no_load_of_a_published_entry_is_lost() -> None:
             assert server.flags["context-length"] == entry["isl"] + entry["osl"] + CONTEXT_MARGIN
 
 
+def test_what_the_published_entries_do_not_use() -> None:
+    """Expert parallelism, attention with data parallelism, and flags and variables of one variant alone."""
+    text = ENTRY.replace("tp: 2", "tp: 4\n    ep: 2\n    dp-attn: true\n    mtp-env: {SGLANG_X: 0}")
+    text = text.replace("--speculative-algorithm EAGLE", "--enable-odd --level 3 --speculative-algorithm EAGLE")
+    [one] = read_configs(text, "f.yaml")
+    base, mtp = (arm.server for arm in one.scenario.resolved_arms())
+    for server in (base, mtp):
+        expected = {"ep-size": 2, "dp": 4, "enable-dp-attention": True, "enable-prefill-delayer": True}
+        assert {name: server.flags[name] for name in expected} == expected
+    assert mtp.flags == base.flags | {"enable-odd": True, "level": 3}
+    assert mtp.env == base.env | {"SGLANG_X": "0"}
+    assert one.scenario.labels["dp-attn"] == "true"
+
+
 def test_what_is_left_out_is_said_and_what_is_not_there_has_no_label() -> None:
     text = ENTRY.replace("tp: 2", 'tp: 2\n    client-args: "--odd 1"')
     assert "--odd" in refused(text)
