@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from harness.access import PLAIN, Access
 
 HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -37,9 +35,12 @@ class ControlClient:
     """Short questions to a server: health, models, counters, tokenisation. Never raises for HTTP failures."""
 
     def __init__(self, base_url: str, access: Access = PLAIN) -> None:
+        import httpx  # not above: every engine imports this file, also for `validate`, which asks nobody anything
+
         self.base_url = base_url
         headers = HEADERS | dict(access.headers) | {"Connection": "close"}
         verify = access.ssl_context() if base_url.startswith("https:") else True
+        self._failure = httpx.HTTPError
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, verify=verify, trust_env=False)
 
     async def __aenter__(self) -> ControlClient:
@@ -58,7 +59,7 @@ class ControlClient:
         try:
             answer = await self._http.request(method, path, content=body, timeout=timeout_s)
             return Reply(answer.status_code, answer.text)
-        except httpx.HTTPError as error:
+        except self._failure as error:
             return Reply(0, f"{type(error).__name__}: {error}")
 
 
@@ -66,6 +67,9 @@ class ApiClient:
     """Questions to a web API that wants a token. Never raises for HTTP failures, and never says the token."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str], timeout_s: float = 30.0) -> None:
+        import httpx
+
+        self._failure = httpx.HTTPError
         self._http = httpx.Client(base_url=base_url, headers=dict(headers), timeout=timeout_s, trust_env=False)
 
     def close(self) -> None:
@@ -76,5 +80,5 @@ class ApiClient:
         try:
             answer = self._http.request(method, path, json=value)
             return Reply(answer.status_code, answer.text)
-        except httpx.HTTPError as error:
+        except self._failure as error:
             return Reply(0, f"{type(error).__name__}: {error}")

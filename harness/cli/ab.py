@@ -1,4 +1,4 @@
-"""The verbs that answer "did it get slower?": wiring only, registered by `harness.cli.app`."""
+"""The verbs that answer "did it get slower?"."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ from harness.cli.common import (
     Image,
     ScenarioPath,
     check_format,
-    check_same_environment,
     default_cache,
-    drive,
     err,
-    from_image,
     gpu_ids,
     out,
-    resumable,
+    print_error,
     show,
-    tell_resume,
-    with_prompts,
 )
+from harness.cli.group import verbs_of_a_file
+from harness.cli.measuring import check_same_environment, drive, resumable, tell_resume, with_prompts
+from harness.cli.overrides import from_image
 from harness.cli.store import STORE_HELP, deliver, follow, local, local_run, spool
 from harness.errors import MtpbenchError, ServerError
 from harness.importers import compare as import_compare
@@ -44,13 +42,14 @@ from harness.machine.fingerprint import fingerprint
 from harness.machine.telemetry import open_source
 from harness.run.experiment import Experiment
 from harness.run.launcher import Options, Place
-from harness.run.progress import TerminalUi, print_error
+from harness.run.progress import TerminalUi
 from harness.scenario import yaml_file
 from harness.scenario.format import Scenario
 from harness.stats.decision import FIRST_LOOK, PAIRS
 from harness.store.ab_record import Session, Side, load_session, sides
 from harness.store.imported_runs import ImportedRun
 from harness.store.remote import is_url
+from harness.store.rows import parquet
 from harness.store.runs import AB_FILE, RunStore, load_run, with_secrets
 from harness.verdict import report as verdict_report
 from harness.verdict.aa_floor import Floors
@@ -94,13 +93,10 @@ Resume = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command(epilog=EXIT_HELP)(ab)
-    app.command(epilog=EXIT_HELP)(aa)
-    app.command(epilog=EXIT_HELP)(compare)
+verbs = verbs_of_a_file()
 
 
+@verbs.command(epilog=EXIT_HELP)
 def ab(
     scenario: ScenarioPath = None,
     base: Annotated[str, typer.Option(metavar="REF", help=f"What to compare with: {REF_HELP}.")] = "",
@@ -130,6 +126,7 @@ def ab(
     )
 
 
+@verbs.command(epilog=EXIT_HELP)
 def aa(
     scenario: ScenarioPath = None,
     pairs: Annotated[int, typer.Option(help="Pairs of launches to measure.")] = 6,
@@ -147,6 +144,7 @@ def aa(
     _measure(scenario, resume, "aa", HERE, HERE, pairs, pairs, arm, metric, store, gpus, image, output, None)
 
 
+@verbs.command(epilog=EXIT_HELP)
 def compare(
     runs: Annotated[
         list[str],
@@ -394,8 +392,6 @@ def _finish(
     excuse: Excuse | None,
 ) -> Comparison:
     """The verdict, and everything derived. Raw results are safe by now."""
-    from harness.store.rows import parquet
-
     stored = load_run(store.path)
     complete = {one.record.key.launch for one in stored.passes}
     if not stored.failed and complete:

@@ -1,4 +1,4 @@
-"""The verbs that automation calls: `mtpbench ci …`. Wiring only, registered by `harness.cli.app`."""
+"""The verbs that automation calls: `mtpbench ci …`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli import night
 from harness.cli.ab import THEMES, LedgerFile, PictureUrl, Store, WhyFile, stored_comparison, why_of
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import told_of
 from harness.errors import MissingPackageError, MtpbenchError
@@ -43,11 +43,10 @@ from harness.verdict.pr_comment import Pictures, marker, to_comment
 _WAIT_S = 15.0
 Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
-ci_app = typer.Typer(no_args_is_help=True, help="What automation calls; each also works by hand: docs/ci.md.")
-night.register(ci_app)
+verbs = verbs_of_a_file()
 
 
-@ci_app.command()
+@verbs.command()
 def comment(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An A/B run: its folder, or its URL.")],
     output: Annotated[
@@ -117,7 +116,7 @@ def _write(folder: Path, text: str, drawn: dict[str, bytes]) -> None:
     err.print(Text(f"{folder}: {out_files}"), soft_wrap=True)
 
 
-@ci_app.command()
+@verbs.command()
 def precheck(
     gpus: Gpus = "",
     memory: Annotated[float, typer.Option(help="MB of GPU memory in use, at most.")] = Limits.memory_mb,
@@ -172,7 +171,7 @@ def _show_states(states: Sequence[GpuState]) -> None:
             out.print(Text(problem, style="bold red"), soft_wrap=True)
 
 
-@ci_app.command()
+@verbs.command()
 def sentinel(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
     nights: Annotated[int, typer.Option(help="Clean nights in a row that end a quarantine.")] = CLEAN_NIGHTS,
@@ -231,7 +230,7 @@ def _show_hosts(marks: Sequence[Mark], found: Sequence[Period], marked: int) -> 
         out.print(Text(f"{marked} runs marked"), soft_wrap=True)
 
 
-@ci_app.command()
+@verbs.command()
 def confirm(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
     at_most: Annotated[int, typer.Option(help="So many A/Bs; the rest waits for another night.")] = 2,
@@ -257,7 +256,7 @@ def confirm(
         out.print(Text("no unconfirmed alert"))
 
 
-@ci_app.command(name="issues")
+@verbs.command(name="issues")
 def write_issues(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the texts go.")] = Path("issues"),

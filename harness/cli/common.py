@@ -1,30 +1,23 @@
-"""What the verbs share: consoles, option types, the fingerprint of a run, and how Ctrl-C ends one."""
+"""What all verbs share: consoles, exit codes, option types, how results and errors are shown, what Ctrl-C does."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from harness.errors import Interrupted, MtpbenchError, ResumeError
-from harness.fields import Container
-from harness.run.experiment import Outcome
-from harness.run.launcher import Launcher
-from harness.scenario.format import Scenario
-from harness.scenario.prompts import corpus_digest
-from harness.store.runs import StoredRun
+from harness.errors import Interrupted, MtpbenchError
 from harness.text import inert
 
 # All of them are in docs/exit-codes.md.
@@ -63,9 +56,6 @@ Image = Annotated[
         help="Run the servers' containers from this image, pinned: NAME@sha256:…; `none`: right here, without any.",
     ),
 ]
-NO_CONTAINER = "none"
-_SERVER_PYTHON = "MTPBENCH_SERVER_PYTHON"  # the interpreter that has SGLang, where servers run without a container
-_DIGEST = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 
 
 def default_cache() -> Path:
@@ -97,74 +87,15 @@ def gpu_ids(text: str) -> tuple[int, ...]:
         raise MtpbenchError(f"--gpus {text!r}: whole numbers separated by commas, such as 2,3") from error
 
 
-# Of a scenario that names no image, run in one all the same: weights stay on the host, RCCL has its buffers.
-_CONTAINER = Container(
-    image="none",
-    shm_size="32g",
-    mounts=["/root/.cache/huggingface:/root/.cache/huggingface"],
-    pass_env=["HF_TOKEN"],
-)
-
-
-def from_image(scenario: Scenario, image: str) -> Scenario:
-    """The scenario with its containers' image replaced. Raises MtpbenchError for a tag, which may move."""
-    if not image:
-        return scenario
-    if image == NO_CONTAINER:
-        return _without_container(scenario)
-    if not _DIGEST.match(image):
-        raise MtpbenchError(
-            f"--image {image!r} is not pinned by a digest", "NAME@sha256:…, as `docker pull` prints it."
-        )
-    if not hasattr(scenario.server, "container"):
-        raise MtpbenchError(f"{scenario.name} runs no container", "Leave out --image.")
-    container = scenario.server.container or _CONTAINER
-    server = scenario.server.model_copy(update={"container": container.model_copy(update={"image": image})})
-    return scenario.model_copy(update={"server": server})
-
-
-def _without_container(scenario: Scenario) -> Scenario:
-    """The scenario's servers on this machine, which may be inside an image itself, with that image's interpreter."""
-    server = scenario.server
-    update: dict[str, Any] = {"container": None} if getattr(server, "container", None) else {}
-    python = os.environ.get(_SERVER_PYTHON)
-    if python and hasattr(server, "python") and not server.python:
-        update["python"] = python
-    arms = {
-        name: {key: value for key, value in changes.items() if key != "container"}
-        for name, changes in scenario.arms.items()
-    }
-    return scenario.model_copy(update={"server": server.model_copy(update=update), "arms": arms})
-
-
-def only_arms(scenario: Scenario, names: Sequence[str]) -> Scenario:
-    """The scenario with some of its arms, in its own order; all of them where none is named."""
-    for name in names:
-        if name not in scenario.arms:
-            raise MtpbenchError(f"{scenario.name} has no arm {name!r}", f"It has: {', '.join(scenario.arms)}")
-    if not names:
-        return scenario
-    arms = {name: changes for name, changes in scenario.arms.items() if name in names}
-    baseline = scenario.baseline if scenario.baseline in arms else None
-    return scenario.model_copy(update={"arms": arms, "baseline": baseline})
-
-
-def with_prompts(environment: dict[str, Any], scenario: Scenario) -> dict[str, Any]:
-    """The fingerprint of a run: the machine's, and that of the texts from which this Python makes prompts."""
-    return {**environment, "prompts": corpus_digest(scenario.workload)}
-
-
-def check_same_environment(before: StoredRun, now: dict[str, Any]) -> None:
-    """Raises ResumeError where an interrupted run would go on in another environment."""
-    changed = sorted(
-        key for key in {*before.environment, *now} if key != "variables" and before.environment.get(key) != now.get(key)
-    )
-    if changed:
-        details = ", ".join(f"{k}: {before.environment.get(k)} → {now.get(k)}" for k in changed)
-        raise ResumeError(
-            f"this is no longer the environment in which the run began ({details})",
-            "Passes from two environments are no one result. Start a new run.",
-        )
+def print_error(console: Console, error: Exception, hint: str, log: object, tail: tuple[str, ...]) -> None:
+    """An expected error for a person: what happened, the log's last lines, what to do next."""
+    console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    for line in tail:
+        console.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
+    if log:
+        console.print(Text(f"log: {log}"), soft_wrap=True)
+    if hint:
+        console.print(Text(f"next: {hint}"), soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -183,49 +114,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def resumable(verb: str, run: Path) -> Iterator[None]:
-    """However an interrupt comes while a run is open: what to type to go on is said, and the exit code is 130."""
-    try:
-        yield
-    except (asyncio.CancelledError, KeyboardInterrupt, Interrupted):
-        tell_resume(verb, run)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def tell_resume(verb: str, run: Path) -> None:
-    err.print(Text("interrupted; finished passes are saved", style="bold yellow"))
-    err.print(Text(f"next: mtpbench {verb} --resume {run}"), soft_wrap=True)
-
-
-def drive(
-    run: Callable[[], Coroutine[Any, Any, Outcome]], launcher: Launcher, killed: Callable[[], None] = lambda: None
-) -> Outcome:
-    """Runs the event loop. First Ctrl-C (or SIGTERM): orderly end; second: kill the servers and leave, after `killed`
-    has said what can be said."""
-
-    async def main() -> Outcome:
-        task = asyncio.current_task()
-        assert task is not None
-        interrupted = False
-
-        def interrupt() -> None:
-            nonlocal interrupted
-            if interrupted:
-                for server in launcher.alive:
-                    server.kill()
-                killed()
-                sys.stderr.flush()
-                os._exit(EXIT_INTERRUPTED)
-            interrupted = True
-            err.print(Text("ending the servers; once more kills them", style="bold yellow"))
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, interrupt)
-        return await run()
-
-    with interruptible():  # again as before, once the loop has given its own handlers up
-        return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""`mtpbench explain`: why did TPOT change? Wiring only, registered by `harness.cli.app`."""
+"""`mtpbench explain`: why did TPOT change?"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from harness.cli.ab import Allow, Store, here, is_ab
 from harness.cli.common import check_format, default_cache, err, out, show
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MissingPackageError, MtpbenchError
 from harness.explain import report as explain_report
@@ -27,12 +28,11 @@ from harness.verdict.pairs import one_label, runs_of
 _EXAMPLE = "mtpbench explain runs/RUN --base-arm mtp-generic --head-arm mtp-in-tree --level 16"
 
 
-def register(app: typer.Typer, selftest: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command(name="explain")(explain_command)
-    selftest.command(name="explain")(check_explain)
+verbs = verbs_of_a_file()
+selftests = verbs_of_a_file()
 
 
+@verbs.command(name="explain")
 def explain_command(
     runs: Annotated[
         list[str],
@@ -73,6 +73,7 @@ def explain_command(
         show(explanation, output, explain_report.to_rich, explain_report.RENDERERS)
 
 
+@selftests.command(name="explain")
 def check_explain(
     repetitions: Annotated[int, typer.Option(help="Configurations of each cause.")] = 30,
     quiet: Annotated[int, typer.Option(help="Configurations in which nothing but noise differs.")] = 100,

@@ -14,10 +14,17 @@ from pathlib import Path
 from rich.text import Text
 
 from harness import __version__
-from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_UNFORESEEN, default_cache, err, interruptible
+from harness.cli.common import (
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_UNFORESEEN,
+    default_cache,
+    err,
+    interruptible,
+    print_error,
+)
 from harness.errors import Interrupted, MtpbenchError, ServerError
 from harness.redact import harmless_command, masked
-from harness.run.progress import print_error
 
 # What the machine refuses, and what a person can do about it. Any other OSError is a bug of ours.
 _REFUSED = {

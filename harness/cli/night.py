@@ -1,4 +1,4 @@
-"""The verbs around a night as a whole: `mtpbench ci begin` and `mtpbench ci night`. Registered by `harness.cli.ci`."""
+"""The verbs around a night as a whole: `mtpbench ci begin` and `mtpbench ci night`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.common import err, out
+from harness.cli.common import err, out, print_error
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.engines.command import JOB
 from harness.errors import MtpbenchError, Problem, ScenarioError
 from harness.machine.fingerprint import host_name
 from harness.nightly import night as nights
-from harness.run.progress import print_error
 from harness.scenario import yaml_file
 from harness.store.archive import Archive, read_archive
 from harness.store.remote import Remote, is_url
@@ -25,13 +25,10 @@ from harness.store.runs import write_atomically
 from harness.text import inert
 from harness.verdict.compare import EXIT_CODES
 
-
-def register(ci_app: typer.Typer) -> None:
-    """Adds the verbs."""
-    ci_app.command(name="begin")(begin_night)
-    ci_app.command(name="night")(end_night)
+verbs = verbs_of_a_file()
 
 
+@verbs.command(name="begin")
 def begin_night(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")],
@@ -54,6 +51,7 @@ def begin_night(
         raise ScenarioError(wrong)
 
 
+@verbs.command(name="night")
 def end_night(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
     steps: Annotated[

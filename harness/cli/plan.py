@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.common import check_format, err, out
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MtpbenchError
 from harness.machine.inside import Inside, inspect_image
@@ -36,14 +37,10 @@ _MACHINES = {"amd": "mi355x.yaml", "nvidia": "h200.yaml"}
 _WEBHOOK = "MTPBENCH_WEBHOOK"
 
 
-def register(ci_app: typer.Typer) -> None:
-    """Adds the verbs."""
-    ci_app.command(name="plan")(plan)
-    ci_app.command(name="missing")(missing_blocks)
-    ci_app.command(name="inside")(inside)
-    ci_app.command(name="notify")(notify)
+verbs = verbs_of_a_file()
 
 
+@verbs.command()
 def plan(
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What the night measures.")],
     store: Annotated[str, typer.Option(help="Whose launches say how long each takes: a folder or a URL.")] = "runs",
@@ -136,6 +133,7 @@ def _table(made: Plan) -> Table:
     return table
 
 
+@verbs.command(name="missing")
 def missing_blocks(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="What `ci plan --output` wrote.")],
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")] = "runs",
@@ -156,6 +154,7 @@ def missing_blocks(
     out.print(Text(f"all {len(made.blocks)} jobs of the plan are in the store"), soft_wrap=True)
 
 
+@verbs.command()
 def inside(
     python: Annotated[str, typer.Option(help="The image's interpreter, in which SGLang is.")] = "python3",
     need_gpu: Annotated[
@@ -186,6 +185,7 @@ def _show_image(seen: Inside, markdown: bool) -> None:
         out.print(Text(problem, style="bold red"), soft_wrap=True)
 
 
+@verbs.command()
 def notify(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL: it keeps the state.")],
     word: Annotated[str, typer.Option(help="How the night ended, such as PASS or FAIL.")] = "",

@@ -1,4 +1,4 @@
-"""The verb that makes the dashboard, and its self-tests: wiring only, registered by `harness.cli.app`."""
+"""The verb that makes the dashboard, and its self-tests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from harness.cli.ab import LedgerFile, Metrics, day_of
 from harness.cli.common import default_cache, err, out
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import renaming
 from harness.selftest.year import LAST_NIGHT, NIGHTS, write_year
@@ -26,14 +27,11 @@ from harness.verdict.accepted import FILE
 from harness.verdict.accepted import load as load_ledger
 from harness.verdict.pairs import DEFAULT_METRICS, Metric
 
-
-def register(app: typer.Typer, selftest: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command()(publish)
-    selftest.command()(year)
-    selftest.command()(dashboard)
+verbs = verbs_of_a_file()
+selftests = verbs_of_a_file()
 
 
+@verbs.command()
 def publish(
     store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the site: new, or an older site.")],
@@ -65,6 +63,7 @@ def publish(
     out.print(Text(f"{target / 'index.html'}: {len(archive.kept)} runs, {size / 1e6:.1f} MB"), soft_wrap=True)
 
 
+@selftests.command()
 def year(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder for the simulated store.")],
     seed: Annotated[int, typer.Option(help="Same seed, same numbers.")] = 1,
@@ -79,6 +78,7 @@ def year(
     out.print(Text(f"next: mtpbench publish {target} site --today {day} --ledger {made.ledger}"), soft_wrap=True)
 
 
+@selftests.command()
 def dashboard(
     nights: Annotated[int, typer.Option(min=1, help="Simulated nights.")] = NIGHTS,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave store and site in this new folder.")] = None,

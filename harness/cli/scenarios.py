@@ -1,4 +1,4 @@
-"""`mtpbench scenarios import`: other tools' configurations as scenarios. Wiring only."""
+"""`mtpbench scenarios import`: other tools' configurations as scenarios."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import typer
 from rich.text import Text
 
 from harness.cli.common import err, out
+from harness.cli.group import verbs_of_a_file
 from harness.errors import MtpbenchError
 from harness.importers.sglang_configs import read_configs
 from harness.results.sglang_files import result_files, summary_table
 from harness.store.runs import StoredRun, write_atomically
 
-scenarios_app = typer.Typer(no_args_is_help=True, help="Scenarios made of other tools' configurations.")
+verbs = verbs_of_a_file()
 _MAX_BYTES = 1_000_000
 RESULTS_AS = ("sglang",)
 
 
-@scenarios_app.command(name="import")
+@verbs.command(name="import")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="SGLang's scripts/ci/amd/benchmark-configs.yaml.")],
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Where NAME.yaml go.")] = Path("scenarios"),

@@ -1,4 +1,4 @@
-"""`mtpbench simulate`: a server that is not there. Registered from app.py."""
+"""`mtpbench simulate`: a server that is not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, only_arms, out, show
+from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, check_format, err, out, show
+from harness.cli.group import verbs_of_a_file
+from harness.cli.overrides import only_arms
 from harness.errors import MtpbenchError
 from harness.model import Pass
 from harness.results.report import RENDERERS, build, to_rich
@@ -54,11 +56,10 @@ How far off is it for a run that was measured?
 _CAUSES = "\n\n".join(f"`{cause.name}=SIZE` (SIZE: {cause.size}): {cause.meaning}." for cause in CAUSES.values())
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the verb to the command line."""
-    app.command(help=f"{HELP}Causes that `--inject` knows:\n\n{_CAUSES}")(simulate)
+verbs = verbs_of_a_file()
 
 
+@verbs.command(help=f"{HELP}Causes that `--inject` knows:\n\n{_CAUSES}")
 def simulate(
     scenario: Annotated[
         Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; not with --against.")

@@ -1,4 +1,4 @@
-"""The verbs over many nights, and the check of the rules themselves: wiring only, registered by `harness.cli.app`."""
+"""The verbs over many nights, and the check of the rules themselves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
 from harness.cli.common import check_format, err, out, show
+from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MtpbenchError
 from harness.nightly import report as trend_report
@@ -24,14 +25,11 @@ from harness.verdict.accepted import FILE
 from harness.verdict.compare import EXIT_CODES
 from harness.verdict.pairs import DEFAULT_METRICS
 
-
-def register(app: typer.Typer, selftest: typer.Typer) -> None:
-    """Adds the verbs to the command line."""
-    app.command(epilog=EXIT_HELP)(trend)
-    selftest.command(name="stats")(check_statistics)
-    selftest.command(name="series")(check_series)
+verbs = verbs_of_a_file()
+selftests = verbs_of_a_file()
 
 
+@selftests.command(name="series")
 def check_series(
     repetitions: Annotated[int, typer.Option(min=10, help="Histories a row.")] = 200,
     seed: Annotated[int, typer.Option(help="Of the random histories.")] = 1,
@@ -53,6 +51,7 @@ def check_series(
         raise typer.Exit(1)
 
 
+@verbs.command(epilog=EXIT_HELP)
 def trend(
     store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")] = "runs",
     metric: Metrics = None,
@@ -119,6 +118,7 @@ def told_of(
     return trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
 
 
+@selftests.command(name="stats")
 def check_statistics(
     repetitions: Annotated[int, typer.Option(help="Simulated A/A comparisons of each kind.")] = 600,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,

@@ -21,12 +21,12 @@ it was to be sent. Counting from the send would hide that wait (coordinated omis
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from harness.metrics.steady_window import Window, achieved_concurrency, counted, cut, peak_in_flight, steady_window
 from harness.model import Event, Pass, RequestRecord
@@ -245,12 +245,12 @@ def peak_output_throughput(v: PassView) -> float | None:
     """Highest rate in equal bins of at most one second: never under the mean."""
     if v.window is None or _uncounted(v):
         return None
-    bins = max(1, int(np.ceil(v.window.seconds)))
+    bins = max(1, math.ceil(v.window.seconds))
     width = v.window.seconds / bins
-    totals = np.zeros(bins)
+    totals = [0.0] * bins
     for t, n in _tokens_in(v.requests, v.window):
         totals[min(bins - 1, int((t - v.window.start) / width))] += n
-    return float(totals.max()) / width
+    return max(totals) / width
 
 
 def input_throughput(v: PassView) -> float | None:
@@ -308,7 +308,7 @@ def _per_gpu(formula: Callable[[PassView], float | None]) -> Callable[[PassView]
 def interactivity(v: PassView) -> float | None:
     """Tokens a second that one user sees: 1 / median TPOT."""
     values = [value for r in v.decoding if (value := tpot(r)) is not None]
-    return 1 / float(np.median(values)) if values and np.median(values) > 0 else None
+    return 1 / median(values) if values and median(values) > 0 else None
 
 
 def device_time_per_token(v: PassView) -> float | None:
@@ -385,6 +385,8 @@ class Distribution:
         n = len(samples)
         if not n:
             return cls(0, None, dict.fromkeys(PERCENTILES))
+        import numpy as np  # not above: `validate` and `list` need the names of metrics, and are to start at once
+
         values = np.percentile(samples, PERCENTILES)
         return cls(
             n,
@@ -436,7 +438,7 @@ def pass_row(view: PassView) -> dict[str, Any]:
             row[f"{metric.name}_p{percentile}"] = value
     for reading in ("clock_mhz", "power_w", "temperature_c", "memory_used_mb"):
         values = [v for sample in record.gpu if (v := getattr(sample, reading)) is not None]
-        row[f"gpu_{reading}_mean"] = float(np.mean(values)) if values else None
+        row[f"gpu_{reading}_mean"] = Distribution.of(values).mean
         row[f"gpu_{reading}_min"] = min(values) if values else None
         row[f"gpu_{reading}_max"] = max(values) if values else None
     return row

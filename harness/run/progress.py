@@ -6,7 +6,6 @@ import time
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.text import Text
 
 from harness.errors import ServerError
@@ -100,14 +99,3 @@ class TerminalUi:
         self._line(f"  FAILED: {error}", "bold red")
         for line in error.log_tail:
             self._line(f"    | {line}", "dim")
-
-
-def print_error(console: Console, error: Exception, hint: str, log: object, tail: tuple[str, ...]) -> None:
-    """An expected error for a person: what happened, the log's last lines, what to do next."""
-    console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-    for line in tail:
-        console.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
-    if log:
-        console.print(Text(f"log: {log}"), soft_wrap=True)
-    if hint:
-        console.print(Text(f"next: {hint}"), soft_wrap=True)

@@ -6,12 +6,15 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import SCENARIO
 
+from harness.cli import app
 from harness.cli.app import main
+from harness.cli.group import Group, ListedVerb
 from harness.store.runs import StoredRun, load_run
 
 
@@ -30,6 +33,17 @@ def mtpbench(*args: object, cwd: Path, check: int | None = None, **env: str) -> 
     if check is not None:
         assert code == check, out.getvalue() + err.getvalue()
     return subprocess.CompletedProcess(["mtpbench", *args], code, out.getvalue(), err.getvalue())
+
+
+def listed_verbs(
+    group: Group = app.mtpbench, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ListedVerb]]:
+    """Every verb of the command line and what a person types for it."""
+    for name, member in group.commands.items():
+        if isinstance(member, Group):
+            yield from listed_verbs(member, (*path, name))
+        else:
+            yield (*path, name), member
 
 
 def start(*args: object, cwd: Path) -> subprocess.Popen[str]:

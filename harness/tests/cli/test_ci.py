@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.cli.common import from_image
+from harness.cli.overrides import from_image
 from harness.engines.command import Command, in_container
 from harness.errors import MtpbenchError
 from harness.fields import Container

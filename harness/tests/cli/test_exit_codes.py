@@ -9,14 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from commands import mtpbench, start, write
+from commands import listed_verbs, mtpbench, start, write
 from conftest import SCENARIO
 
-from harness.cli.app import app
 from harness.cli.common import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_PIPE, EXIT_UNFORESEEN
 from harness.errors import Interrupted
 from harness.verdict.compare import EXIT_CODES
@@ -24,14 +21,7 @@ from harness.verdict.compare import EXIT_CODES
 TABLE = (Path(__file__).parents[3] / "docs" / "exit-codes.md").read_text()
 
 
-def verbs(command: Any, path: tuple[str, ...] = ()) -> list[str]:
-    inner = getattr(command, "commands", None)
-    if not inner:
-        return [" ".join(path)]
-    return [verb for name, one in inner.items() for verb in verbs(one, (*path, name))]
-
-
-VERBS = verbs(typer.main.get_command(app))
+VERBS = [" ".join(path) for path, _ in listed_verbs()]
 ROWS = {
     verb: set(map(int, codes.split())) for verb, codes in re.findall(r"^\| `([a-z ]+)` \| ([\d ]+) \|", TABLE, re.M)
 }
@@ -71,7 +61,7 @@ def test_an_interrupt_anywhere_is_130(tmp_path: Path, monkeypatch: pytest.Monkey
     def interrupted(*_: object) -> None:
         raise Interrupted  # what SIGINT and SIGTERM raise
 
-    monkeypatch.setattr("harness.cli.app.fingerprint", interrupted)
+    monkeypatch.setattr("harness.cli.environment.fingerprint", interrupted)
     done = mtpbench("environment", cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
 
@@ -80,7 +70,7 @@ def test_what_the_machine_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pyt
     def refused(*_: object) -> None:
         raise OSError(28, "No space left on device", "/store/x")
 
-    monkeypatch.setattr("harness.cli.app.fingerprint", refused)
+    monkeypatch.setattr("harness.cli.environment.fingerprint", refused)
     done = mtpbench("environment", cwd=tmp_path, check=2)
     assert "/store/x: No space left on device" in done.stderr
     assert "df -i" in done.stderr

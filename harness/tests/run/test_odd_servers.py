@@ -183,7 +183,7 @@ def test_the_unforeseen_has_a_code_of_its_own(tmp_path: Path, monkeypatch: pytes
     def bug(*_: object) -> None:
         raise ZeroDivisionError("hf_abcdefghijklmnopqrstuvwxyz in the middle of\nnowhere")
 
-    monkeypatch.setattr("harness.cli.app.fingerprint", bug)
+    monkeypatch.setattr("harness.cli.environment.fingerprint", bug)
     done = mtpbench("environment", cwd=tmp_path, check=70, XDG_CACHE_HOME=str(tmp_path / "cache"))
     text = " ".join(done.stderr.split())
     assert (

@@ -16,7 +16,7 @@ import pytest
 from commands import mtpbench, only_run, run, start, write
 from conftest import SCENARIO
 
-from harness.cli.common import with_prompts
+from harness.cli.measuring import with_prompts
 from harness.engines.server import free_port, port_taken
 from harness.machine.fingerprint import fingerprint
 from harness.machine.telemetry import open_source

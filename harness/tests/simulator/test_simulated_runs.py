@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import mtpbench
 from conftest import one_pass, request
-from rich.console import Console
 
 from harness.checks.passes import SIMULATED
 from harness.cli.app import main
-from harness.cli.imported import list_runs
 from harness.cli.simulate import parse_injections
 from harness.errors import MtpbenchError
 from harness.model import Pass
@@ -63,9 +61,7 @@ def test_a_stored_run_says_that_it_is_simulated_wherever_it_is_shown(store: Path
     assert base.launches[0].findings == (SIMULATED,)
     mtp = next(launch for launch in base.launches if launch.arm == "mtp")
     assert mtp.described["decode_cuda_graph_bs"] == list(graph_sizes(True, 32))
-    listed = Console(record=True, width=200, file=io.StringIO())
-    list_runs(store, listed)
-    assert listed.export_text().count("SIMULATED") == 2
+    assert mtpbench("list", store, cwd=store, check=0).stdout.count("SIMULATED") == 2
 
 
 def test_simulated_runs_compare_with_each_other_and_never_with_measured_ones(store: Path) -> None:
