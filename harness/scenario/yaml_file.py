@@ -238,8 +238,10 @@ def read_yaml(text: str, file: str, *, aliases: bool = False) -> tuple[Any, dict
     With `aliases`, as another program's file may need them, they may make the document no larger than `MAX_NODES`.
     Raises ScenarioError for what is no YAML, and for aliases, repeats, tags and numbers that are easily misread.
     """
+    loader = None
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
         if root is None:
             raise ScenarioError([Problem(file, 1, "", "the file is empty")])
         lines: dict[KeyPath, int] = {}
@@ -247,7 +249,7 @@ def read_yaml(text: str, file: str, *, aliases: bool = False) -> tuple[Any, dict
         _walk(root, (), lines, problems, file, None if aliases else set())
         if problems:
             raise ScenarioError(problems)
-        return yaml.load(text, Loader=_Loader), lines
+        return loader.construct_document(root), lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         message = getattr(error, "problem", None) or str(error)
@@ -255,6 +257,9 @@ def read_yaml(text: str, file: str, *, aliases: bool = False) -> tuple[Any, dict
     except (RecursionError, ValueError, OverflowError) as error:
         message = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise ScenarioError([Problem(file, 0, "", f"not valid YAML: {message}")]) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def _walk(
