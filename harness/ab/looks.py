@@ -105,11 +105,10 @@ class Looks:
         if comparison.verdict in _HOPELESS:
             return True
         planned = self._session.kind == "ab" and pairs in self._session.plan.looks
-        return planned and comparison.verdict in _DECIDED
+        return planned and (comparison.verdict is Verdict.FAIL or not comparison.open_rows)
 
 
-# More pairs can't change either; BIMODAL and INCONCLUSIVE they may.
-_DECIDED = (Verdict.FAIL, Verdict.PASS, Verdict.IMPROVED)
+# More pairs can't change these; rows that are open they may.
 _HOPELESS = (Verdict.INVALID, Verdict.INCOMPARABLE, Verdict.NO_BASELINE, Verdict.MISSING)
 
 

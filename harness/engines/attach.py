@@ -78,6 +78,9 @@ class Attach:
     def meaningful_output(self, settings: AttachSettings) -> bool:
         return True
 
+    def set_accept_length(self, settings: AttachSettings) -> None:
+        return None
+
     def verify_arm(self, settings: AttachSettings) -> str | None:
         return None
 

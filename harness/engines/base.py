@@ -75,6 +75,10 @@ class Engine(Protocol, Generic[S]):
         """Is the text worth checking for garbage? Not with dummy weights or simulated acceptance."""
         ...
 
+    def set_accept_length(self, settings: S) -> float | None:
+        """The accept length that the settings prescribe, whatever the model says; None where drafts are judged."""
+        ...
+
     def verify_arm(self, settings: S) -> str | None:
         """Who is to serve target-verify, and must bring evidence of it; None: the engine as it is."""
         ...

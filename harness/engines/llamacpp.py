@@ -91,6 +91,10 @@ class LlamaCpp:
     def meaningful_output(self, settings: LlamaCppSettings) -> bool:
         return settings.speculation is None or settings.speculation.synth_len is None
 
+    def set_accept_length(self, settings: LlamaCppSettings) -> float | None:
+        spec = settings.speculation
+        return spec.synth_len + 1 if spec and spec.synth_len is not None else None  # and the bonus token
+
     def verify_arm(self, settings: LlamaCppSettings) -> str | None:
         return None
 

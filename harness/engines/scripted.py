@@ -41,6 +41,9 @@ class Scripted:
     def meaningful_output(self, settings: ScriptedSettings) -> bool:
         return True
 
+    def set_accept_length(self, settings: ScriptedSettings) -> None:
+        return None
+
     def verify_arm(self, settings: ScriptedSettings) -> str | None:
         return None
 

@@ -224,6 +224,9 @@ class Sglang:
         simulated = settings.speculation and settings.speculation.simulate_accept_length
         return settings.load_format != "dummy" and not simulated
 
+    def set_accept_length(self, settings: SglangSettings) -> float | None:
+        return settings.speculation.simulate_accept_length if settings.speculation else None
+
     def verify_arm(self, settings: SglangSettings) -> str | None:
         return settings.verify
 

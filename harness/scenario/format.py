@@ -289,6 +289,11 @@ class Arm(Strict):
         """Do its settings say that it drafts? None where they don't tell."""
         return ENGINES[self.server.engine].speculative(self.server)
 
+    @property
+    def set_accept_length(self) -> float | None:
+        """The accept length that its settings prescribe; None where drafts are accepted for what they are."""
+        return ENGINES[self.server.engine].set_accept_length(self.server)
+
     def changes(self, base: AnySettings) -> dict[str, Any]:
         """The top-level settings in which this arm differs from `base`."""
         mine, other = self.server.model_dump(), base.model_dump()

@@ -20,13 +20,21 @@ from harness.scenario.yaml_file import problems_of, read_yaml
 from harness.verdict.pairs import RowKey
 
 FILE = "known-regressions.yaml"
+# A bound above this would excuse a server that is broken.
+MOST_ACCEPTED = 0.5
 
 
 def _bound(value: object) -> object:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not a bound: write a percentage, such as 6%")
-    return float(match[1]) / 100
+    bound = float(match[1]) / 100
+    if not 0 < bound <= MOST_ACCEPTED:
+        raise ValueError(
+            f"{value} is no bound: from above 0 to {100 * MOST_ACCEPTED:g} %. What is slower by more is no slowdown "
+            "to live with: mend it, or take the scenario out"
+        )
+    return bound
 
 
 def _metric(value: object) -> object:

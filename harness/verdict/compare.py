@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -74,6 +74,8 @@ _MIXED = (
 )
 # Without drafts there is neither: numbers of an arm that drafts alone are no row.
 _OF_DRAFTS = ("step_time", "accept_length", "server_accept_length")
+# What a scenario may prescribe: then it says nothing of either side.
+_PRESCRIBED = ("accept_length", "server_accept_length")
 Excuse = Callable[[str, RowKey, float], str | None]  # scenario, row, delta → why its slowdown is accepted
 Floors = Mapping[RowKey, tuple[float, int]]  # standard deviation of a delta between equal sides, degrees of freedom
 
@@ -94,6 +96,22 @@ class Row:
     floor: float | None = None  # what a mean of so many A/A deltas stays below in nine of ten cases, as a delta
     more_pairs: int | None = None
     excused: str = ""
+
+    @property
+    def word(self) -> str:
+        """The verdict as tables show it: what looks better, but is not certain at this n, is no mere PASS."""
+        if self.verdict is Verdict.PASS and self.seems_better:
+            return f"{self._better}, not yet proven"
+        return self.verdict.value
+
+    @property
+    def seems_better(self) -> bool:
+        """Does its 90 % interval lie wholly beyond the tolerance, on the good side?"""
+        return self.decision.high < -self.margins.tolerance
+
+    @property
+    def _better(self) -> str:
+        return "faster" if self.metric.unit == "s" else "higher" if self.metric.higher_is_better else "lower"
 
     @property
     def change(self) -> float | None:
@@ -130,9 +148,9 @@ class Comparison:
         return EXIT_CODES[self.verdict]
 
     @property
-    def settled(self) -> bool:
-        """Would more pairs change nothing?"""
-        return self.verdict is not Verdict.INCONCLUSIVE and self.verdict is not Verdict.BIMODAL
+    def open_rows(self) -> tuple[Row, ...]:
+        """Rows of which more pairs would tell more, whatever the headline says."""
+        return tuple(row for row in self.rows if row.verdict in (Verdict.INCONCLUSIVE, Verdict.BIMODAL))
 
 
 def never(_scenario: str, _key: RowKey, _delta: float) -> str | None:
@@ -168,9 +186,9 @@ def compare(
         return replace(blank, verdict=Verdict.INCOMPARABLE, headline=_incomparable(against))
     level = head.scenario.primary_level if primary else None
     primaries = {(primary_name(primary), level)} if primary and level else set()
-    alone = _drafting_alone(base, head)
+    alone, prescribed = _drafting_alone(base, head), _prescribed(base, head)
     rows, pairs, plan = _rows(
-        measured_base, measured_head, names, alone, primaries, plan, floors or {}, scenario, excuse
+        measured_base, measured_head, names, alone, prescribed, primaries, plan, floors or {}, scenario, excuse
     )
     verdict, headline = _headline(rows, pairs)
     left_out = [name for name in names if name.startswith(_OF_DRAFTS)]
@@ -178,6 +196,11 @@ def compare(
         f"{arm}: only {side} drafts, so {' and '.join(Metric.of(name).label for name in left_out)} are not compared."
         for arm, side in alone.items()
         if left_out
+    ]
+    notes += [
+        f"{arm}: its accept length is set to {lengths} by the scenario, so it is not compared."
+        for arm, lengths in prescribed.items()
+        if any(name.startswith(_PRESCRIBED) for name in names)
     ]
     notes += _notes(base, head, rows, found)
     if kinds == {True}:
@@ -217,11 +240,30 @@ def _drafting_alone(base: Side, head: Side) -> dict[str, str]:
     return out
 
 
+def _prescribed(base: Side, head: Side) -> dict[str, str]:
+    """Label of an arm → the accept length that both sides' settings prescribe (simulated acceptance)."""
+    out = {}
+    for label in sorted({*base.arms} & {*head.arms}):
+        values = [
+            {
+                run.scenario.arm(arm).set_accept_length
+                for run in side.runs
+                if (arm := side.arms[label]) in run.scenario.arms
+            }
+            for side in (base, head)
+        ]
+        found = values[0] | values[1]
+        if found and None not in found:
+            out[label] = " and ".join(f"{value:g}" for value in sorted(v for v in found if v is not None))
+    return out
+
+
 def _rows(
     base: Measured,
     head: Measured,
     names: Sequence[str],
     alone: Mapping[str, str],
+    prescribed: Collection[str],
     primaries: set[tuple[str, LoadLevel]],
     plan: Plan | None,
     floors: Floors,
@@ -239,6 +281,8 @@ def _rows(
                 continue
             key, metric = RowKey(name, *group), Metric.of(name)
             problem = _problem(key, metric, base, head, group)
+            if problem is None and group[0] in prescribed and name.startswith(_PRESCRIBED):
+                continue
             if problem is None:
                 ready.append((key, metric, pairs))
             elif problem[1]:
@@ -340,6 +384,8 @@ def _moved(row: Row) -> str:
     word = ("slower" if timed else "higher") if change > 0 else ("faster" if timed else "lower")
     low, high = (100 * end for end in interval)
     numbers = f"90 % interval {low:+.1f} to {high:+.1f} %, {row.decision.n} pairs"
+    if row.seems_better and row.verdict is not Verdict.IMPROVED:
+        return f"{row.key} is {100 * abs(change):.1f} % {word}, not yet proven ({numbers})"
     if row.verdict is Verdict.PASS and not row.excused:
         return f"{row.key} is not {'slower' if timed else 'lower'} ({100 * change:+.1f} %; {numbers})"
     return f"{row.key} is {100 * abs(change):.1f} % {word} ({numbers})"
@@ -370,21 +416,14 @@ def _number(value: float, metric: Metric) -> str:
 
 
 def _headline(rows: Sequence[Row], pairs: int) -> tuple[Verdict, str]:
-    """The worst row's verdict; the primary endpoint's row speaks first among equals."""
+    """The worst row's verdict, but open rows do not hide what is known of the primary endpoint; they are named then."""
     if not rows:
         return Verdict.INVALID, "INVALID: no row has a value on either side."
     worst = min(rows, key=lambda row: _SEVERITY.index(row.verdict)).verdict
-    if worst in (Verdict.PASS, Verdict.IMPROVED):
-        named = [row for row in rows if row.primary] or list(rows)
-        better = [row for row in named if row.verdict is Verdict.IMPROVED]
-        excused = sum(bool(row.excused) for row in rows)
-        known = f"; {excused} known slowdowns are accepted until they expire" if excused else ""
-        if better:
-            rest = f"none of the other {len(rows) - 1} rows got slower"
-            return Verdict.IMPROVED, f"IMPROVED: {better[0].sentence[:-1]}; {rest}{known}."
-        if excused:
-            return Verdict.PASS, f"PASS: no other row got slower: {len(rows)} rows, {pairs} pairs{known}."
-        return Verdict.PASS, f"PASS: nothing got slower by 3 % or more: {len(rows)} rows, {pairs} pairs."
+    named = [row for row in rows if row.primary]
+    told = bool(named) and all(row.verdict in _FINE for row in named)
+    if worst in _FINE or (worst is Verdict.INCONCLUSIVE and told):
+        return _not_worse(rows, named, pairs)
     named_rows = sorted((row for row in rows if row.verdict is worst), key=_first)
     counts = Counter(row.verdict for row in rows)
     more = f" So are {len(named_rows) - 1} other rows." if worst is Verdict.FAIL and len(named_rows) > 1 else ""
@@ -393,6 +432,59 @@ def _headline(rows: Sequence[Row], pairs: int) -> tuple[Verdict, str]:
     also = [f"{n} {verdict.value}" for verdict, n in counts.items() if verdict is not worst]
     tail = f" The other rows: {', '.join(also)}." if also else ""
     return worst, f"{worst.value}: {named_rows[0].sentence}{more}{tail}"
+
+
+_FINE = (Verdict.PASS, Verdict.IMPROVED)
+_NAMED = 3  # rows in a headline
+
+
+def _not_worse(rows: Sequence[Row], named: Sequence[Row], pairs: int) -> tuple[Verdict, str]:
+    """PASS or IMPROVED: of the primary endpoint, else of all rows; then what is open, and what a ledger excuses."""
+    open_ones = [row for row in rows if row.verdict is Verdict.INCONCLUSIVE]
+    excused = [row for row in rows if row.excused]
+    better = [row for row in named or rows if row.verdict is Verdict.IMPROVED]
+    verdict = Verdict.IMPROVED if better else Verdict.PASS
+    first = next(iter(better or [row for row in named if row.seems_better]), None)
+    others = len(rows) - len(open_ones) - (first is not None)
+    which = "other " if first is not None or excused else ""
+    parts = [first.sentence[:-1]] if first is not None else []
+    if open_ones:
+        if first is None and named:
+            parts.append(min(named, key=lambda row: -row.decision.mean).sentence[:-1])
+            others -= 1
+        parts.append(f"{others} of the other {len(rows) - 1} rows did not get slower either")
+    elif better:
+        parts.append(f"none of the other {len(rows) - 1} rows got slower")
+    elif excused:
+        parts.append(f"no {which}row got slower: {len(rows)} rows, {pairs} pairs")
+    else:
+        parts.append(
+            f"nothing {'else ' if first is not None else ''}got slower by 3 % or more: {len(rows)} rows, {pairs} pairs"
+        )
+    if excused:
+        parts.append(f"accepted: {_listed(excused, _accepted)}")
+    sentence = f"{verdict.value}: {'; '.join(parts)}."
+    if open_ones:
+        sentence += f" Not yet told: {_listed(sorted(open_ones, key=_first), _undecided)}."
+    return verdict, sentence
+
+
+def _listed(rows: Sequence[Row], words: Callable[[Row], str]) -> str:
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return "; ".join(map(words, rows[:_NAMED])) + more
+
+
+def _accepted(row: Row) -> str:
+    """With the bound of the entry that excuses it: whoever reads the headline alone must see how wide it is."""
+    assert row.change is not None, "only a row that got slower is excused"
+    return f"{row.key} {100 * row.change:+.1f} % ({row.excused})"
+
+
+def _undecided(row: Row) -> str:
+    if row.change is None or row.interval is None:
+        return str(row.key)
+    low, high = (100 * end for end in row.interval)
+    return f"{row.key} {100 * row.change:+.1f} % ({low:+.1f} to {high:+.1f} %)"
 
 
 def _first(row: Row) -> tuple[bool, float]:

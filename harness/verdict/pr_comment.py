@@ -107,7 +107,7 @@ def _whole(comparison: Comparison, why: str, pictures: Pictures | None, rows: in
 def _short_cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
     """What it is, in words, and what was measured."""
     by_name = dict(zip(HEADERS, cells_of(row), strict=True))
-    return (label_of(row, comparison), *(by_name[name] for name in _SHORT[1:-1]), row.verdict.value)
+    return (label_of(row, comparison), *(by_name[name] for name in _SHORT[1:-1]), row.word)
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:

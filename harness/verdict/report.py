@@ -60,7 +60,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
         floor,
         str(row.decision.n),
         f"{p:.2g}" if row.interval else "–",
-        row.verdict.value,
+        row.word,
     )
 
 
@@ -118,6 +118,7 @@ def to_json(comparison: Comparison) -> str:
             "rate": one.key.level.rate or None,
             "primary": one.primary,
             "verdict": one.verdict.value,
+            "word": one.word,
             "sentence": one.sentence,
             "base": _finite(one.base),
             "head": _finite(one.head),

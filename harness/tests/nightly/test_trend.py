@@ -292,6 +292,8 @@ def test_the_ledger_excuses_until_its_bound_and_its_date(tmp_path: Path) -> None
             "bound: 8",
             "known.yaml:7: regressions.0.bound: 8 is not a bound: write a percentage, such as 6%",
         ),
+        ("bound: 8%", "bound: 500%", "known.yaml:7: regressions.0.bound: 500% is no bound: from above 0 to 50 %"),
+        ("bound: 8%", "bound: 0%", "known.yaml:7: regressions.0.bound: 0% is no bound"),
         ("owner: somebody", "ower: somebody", "known.yaml:8: regressions.0.ower: unknown key; did you mean 'owner'?"),
         ("    owner: somebody\n", "", "known.yaml:3: regressions.0.owner: this key is required"),
         ("tpot_p50", "tpot", "known.yaml:4: regressions.0.metric: 'tpot' is no metric"),

@@ -285,9 +285,50 @@ def test_an_accepted_slowdown_passes_and_says_so() -> None:
         noisy(0.01), noisy(0.0106, seed=2), excuse=lambda s, key, delta: "known until May" if delta < 0.08 else None
     )
     assert found.verdict is Verdict.PASS
-    assert "1 known slowdowns are accepted" in found.headline
+    assert "accepted: TPOT at concurrency 1 (TP1, mtp) +6.0 % (known until May)" in found.headline
     assert "known until May" in told(found)[0].sentence
     assert tpot(noisy(0.01), noisy(0.012, seed=2), excuse=lambda s, key, delta: None).verdict is Verdict.FAIL
+
+
+def several(means: dict[str, tuple[list[float], list[float]]]) -> Comparison:
+    """TPOT is the primary endpoint; what is given of TTFT and of TPOT goes into the launches."""
+    ttft, tpots = means["ttft"], means["tpot"]
+    sides = [
+        side(
+            name, run([launch(i, t, ttft=f) for i, (t, f) in enumerate(zip(tpots[n], ttft[n], strict=True))], name=name)
+        )
+        for n, name in enumerate(("base", "head"))
+    ]
+    return compare(*sides, metrics=("tpot_p50", "ttft_p50"))
+
+
+def test_open_rows_do_not_hide_the_primary_endpoint() -> None:
+    loud = (noisy(0.5, 8, 3, 0.06), noisy(0.5, 8, 4, 0.06))
+    better = several({"tpot": (noisy(0.010), noisy(0.0094, seed=2)), "ttft": loud})
+    assert [row.verdict for row in better.rows] == [Verdict.IMPROVED, Verdict.INCONCLUSIVE]
+    assert better.verdict is Verdict.IMPROVED
+    assert better.headline.startswith("IMPROVED: TPOT at concurrency 1 (TP1, mtp) is 6.0 % faster")
+    assert "Not yet told: TTFT at concurrency 1 (TP1, mtp) " in better.headline
+    assert better.open_rows == better.rows[1:]
+    equal = several({"tpot": (noisy(0.010), noisy(0.010, seed=2)), "ttft": loud})
+    assert equal.verdict is Verdict.PASS
+    assert "Not yet told: TTFT" in equal.headline
+    worse = several({"tpot": (noisy(0.010), noisy(0.0094, seed=2)), "ttft": (noisy(0.4), noisy(0.5, seed=2))})
+    assert worse.verdict is Verdict.FAIL
+    assert worse.headline.startswith("FAIL: TTFT")
+    unsure = several({"tpot": loud, "ttft": (noisy(0.4), noisy(0.4, seed=2))})
+    assert unsure.verdict is Verdict.INCONCLUSIVE
+    assert unsure.headline.startswith("INCONCLUSIVE: TPOT")
+
+
+def test_what_looks_faster_and_is_not_certain_is_no_mere_pass() -> None:
+    found = tpot([0.0100, 0.0101], [0.0060, 0.0064])
+    [row] = found.rows
+    assert (row.verdict, row.word) == (Verdict.PASS, "faster, not yet proven")
+    assert found.headline.startswith("PASS: TPOT at concurrency 1 (TP1, mtp) is 38.3 % faster, not yet proven (90 %")
+    assert json.loads(to_json(found))["rows"][0]["word"] == "faster, not yet proven"
+    rate = tpot([0.0100, 0.0101], [0.0060, 0.0064], metrics=("output_throughput",)).rows[-1]
+    assert rate.word in ("higher, not yet proven", "IMPROVED", "PASS")
 
 
 def test_json_holds_what_was_computed() -> None:

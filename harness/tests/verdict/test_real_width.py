@@ -1,0 +1,38 @@
+"""An A/B whose answer is plain to see, and was INCONCLUSIVE for the sake of a number that the scenario sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import real_width
+from commands import mtpbench
+
+from harness.cli.ab import stored_comparison
+from harness.verdict.compare import Verdict
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return real_width.store(tmp_path_factory.mktemp("real"))
+
+
+def test_the_headline_is_that_of_the_primary_endpoint(measured: Path) -> None:
+    found = stored_comparison([str(measured)], None, None, str(measured.parent), measured / "none.yaml")
+    assert found.verdict in (Verdict.PASS, Verdict.IMPROVED)
+    assert "is 36.1 % faster, not yet proven" in found.headline
+    row = next(row for row in found.rows if row.primary)
+    assert row.base == pytest.approx(21.375e-3, rel=1e-4)
+    assert row.word == "faster, not yet proven"
+
+
+def test_what_the_scenario_sets_is_no_row(measured: Path) -> None:
+    found = stored_comparison([str(measured)], None, None, str(measured.parent), measured / "none.yaml")
+    assert not any(row.key.metric.startswith("accept_length") for row in found.rows)
+    said = "mtp-upstream → mtp-in-tree: its accept length is set to 3.3 by the scenario, so it is not compared."
+    assert said in found.notes
+
+
+def test_the_same_on_the_command_line(measured: Path, tmp_path: Path) -> None:
+    done = mtpbench("compare", measured, cwd=tmp_path, check=0)
+    assert "faster, not yet" in done.stdout
