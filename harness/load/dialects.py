@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from harness.model import CountSource, Event
 
@@ -43,11 +45,10 @@ class Sampling:
     temperature: float = 0.0
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What one event says. `text` or `ids`: new output; counts are cumulative, None where it does not say.
 
-    `error` is what the server calls an error, or why the event can't be read.
+    `error` is what the server calls an error, or why the event can't be read. A tuple, because a pass has millions.
     """
 
     text: str = ""
@@ -267,7 +268,7 @@ def _read(data: bytes, said: _Said) -> Arrival:
     if data.strip() == DONE:
         return Arrival(done=True)
     try:
-        message = json.loads(data)
+        message = _load(data)
         if not isinstance(message, dict):
             raise _UnreadableError("it is not a JSON object")
         error = message.get("error")
@@ -283,18 +284,34 @@ def _read(data: bytes, said: _Said) -> Arrival:
     return Arrival(error=f"an event can't be read: {why}: {data[:_SHOWN]!r}")
 
 
+def _load(data: bytes) -> object:
+    """JSON by orjson, a quarter of the time of the standard library's, which takes more: NaN, numbers of thousands of
+    digits, half a surrogate pair. What the one refuses is left to the other. Raises ValueError and RecursionError.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)
+
+
 def _stream(dialect: Dialect, payloads: Sequence[Payload]) -> tuple[list[tuple[float, Arrival]], Decoded]:
     """Every event that could be read, and what holds for the whole stream: its end, first error and last counts."""
     out, said = Decoded(), []
+    read = dialect.read
     for t, data in payloads:
-        one = dialect.read(data)
-        out.done = out.done or one.done
-        out.error = out.error or one.error
-        out.finish_reason = one.finish_reason or out.finish_reason
-        for name in ("prompt_tokens", "cached_tokens", "verify_steps"):
-            value = getattr(one, name)
-            if value is not None:
-                setattr(out, name, value)
+        one = read(data)
+        if one.done:
+            out.done = True
+        if one.error:
+            out.error = out.error or one.error
+        if one.finish_reason:
+            out.finish_reason = one.finish_reason
+        if one.prompt_tokens is not None:
+            out.prompt_tokens = one.prompt_tokens
+        if one.cached_tokens is not None:
+            out.cached_tokens = one.cached_tokens
+        if one.verify_steps is not None:
+            out.verify_steps = one.verify_steps
         said.append((t, one))
     return said, out
 
@@ -361,18 +378,18 @@ def spread(arrivals: Sequence[float], counts: Sequence[int | None]) -> list[Even
 def _object(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The object under a key; empty where there is none. PHP and Lua write an empty one as a list."""
     value = message.get(key)
-    if value is None or value == []:
-        return {}
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        return value
+    if value is not None and value != []:
         raise _UnreadableError(f"`{key}` is not an object")
-    return value
+    return {}
 
 
 def _count(values: Mapping[str, Any], key: str) -> int | None:
     """A count of tokens; `12.0` is one."""
     value = values.get(key)
-    if value is None:
-        return None
+    if value is None or (type(value) is int and 0 <= value <= _MAX_COUNT):
+        return value
     whole = type(value) is int or (isinstance(value, float) and math.isfinite(value) and value == int(value))
     if not whole:
         raise _UnreadableError(f"`{key}` is no whole number")
@@ -383,10 +400,10 @@ def _count(values: Mapping[str, Any], key: str) -> int | None:
 
 def _text(value: object, key: str, depth: int = 0) -> str:
     """Text, or the text of content parts: `[{"type": "text", "text": …}]`, `[{"thinking": [...]}]`."""
-    if value is None:
-        return ""
     if isinstance(value, str):
         return value
+    if value is None:
+        return ""
     if isinstance(value, list) and depth < _MAX_NESTING:
         return "".join(_part(part, key, depth) for part in value)
     raise _UnreadableError(f"`{key}` is no text")
@@ -421,11 +438,14 @@ def _openai_choice(message: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise _UnreadableError("`choices` is no list of objects")
     choice = choices[0]
+    text, finish = _text(choice.get("text"), "text"), _plain(choice.get("finish_reason"))
     delta = _object(choice, "delta")
-    parts = [_text(choice.get("text"), "text")]
+    if not delta:
+        return text, finish
+    parts = [text]
     parts += [_text(delta.get(key), key) for key in ("reasoning_content", "reasoning", "content")]
     parts += _tool_calls(delta.get("tool_calls"))
-    return "".join(parts), _plain(choice.get("finish_reason"))
+    return "".join(parts), finish
 
 
 def _tool_calls(calls: object) -> list[str]:
