@@ -101,7 +101,7 @@ def test_ctrl_c_at_any_time_is_no_traceback(tmp_path: Path, after: float) -> Non
     output, _ = running.communicate(timeout=60)
     assert "Traceback" not in output or after < 0.3  # before our first line runs, Python itself is interrupted
     assert running.returncode == 130 or after < 0.3, output
-    if "results:" in output:
+    if running.returncode == 130 and "results:" in output:  # Python's own start can swallow a signal
         assert "next: mtpbench run --resume runs/" in output
 
 
