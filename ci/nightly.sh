@@ -15,6 +15,7 @@
 #   --image NAME@sha256:…      of the servers' containers. Default: as the scenario says
 #   --gpus 0,1                 default: the scenario's
 #   --confirm N                paired A/Bs of alerts, at most. Default 2
+#   --every DAYS               how often this job runs. Default 1
 #   --open-issues              open or update issues with the GitHub CLI; otherwise their texts are only written
 #   --skip STEP                may be repeated
 #   --dry-run
@@ -24,7 +25,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-engine=sglang store=runs out=nightly image='' gpus='' sentinel='' pairs=3 confirm=2 open_issues='' dry_run=''
+engine=sglang store=runs out=nightly image='' gpus='' sentinel='' pairs=3 confirm=2 every=1 open_issues='' dry_run=''
 scenarios=() skip=' '
 while [ $# -gt 0 ]; do
     case $1 in
@@ -37,6 +38,7 @@ while [ $# -gt 0 ]; do
     --image) image=$2; shift ;;
     --gpus) gpus=$2; shift ;;
     --confirm) confirm=$2; shift ;;
+    --every) every=$2; shift ;;
     --open-issues) open_issues=yes ;;
     --skip) skip+="$2 "; shift ;;
     --dry-run) dry_run=yes ;;
@@ -91,7 +93,7 @@ expected=()
 for scenario in "${scenarios[@]}"; do
     case $skip in *" run-$(basename "$scenario" .yaml) "*) ;; *) expected+=("$scenario") ;; esac
 done
-step begin "${mtpbench[@]}" ci begin "$store" "${expected[@]}"
+step begin "${mtpbench[@]}" ci begin "$store" "${expected[@]}" --every "$every"
 step precheck "${mtpbench[@]}" ci precheck "${need_gpu[@]}" "${on_gpus[@]}" --wait 600
 # A node that is not free measures nothing; what the store and the pages say of the night goes on.
 [ "$last" -eq 0 ] || measure=''
@@ -105,7 +107,7 @@ if [ -n "$measure" ]; then
     [ "$last" -eq 0 ] || skip+="confirm "
     step confirm "${mtpbench[@]}" ci confirm "$store" --at-most "$confirm" "${on_gpus[@]}" "${from[@]}"
 fi
-step trend "${mtpbench[@]}" trend "$store" --format markdown
+step trend "${mtpbench[@]}" trend "$store" --record --format markdown
 step issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
 [ -z "$open_issues" ] || step open-issues ci/open_issues.sh "$out/issues"
 step verify "${mtpbench[@]}" store verify "$store"

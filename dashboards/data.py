@@ -14,7 +14,8 @@ from dashboards.markup import script_json, slug
 from dashboards.site import ScenarioView, Site, long_label, recent, shown_unit
 from harness.model import LoadLevel
 from harness.nightly.report import history
-from harness.nightly.series import GAP_DAYS, Series, Told, night_of
+from harness.nightly.series import GAP_DAYS, Series, night_of
+from harness.nightly.told import Told
 from harness.results.lines import Line
 from harness.stats import inference
 from harness.store.runs import StoredRun
@@ -129,10 +130,14 @@ def _bands(
     if floor is None:
         return []
     sd, df = floor
-    sure = [change.start for change in told.changes if change.confirmed is not None] if told else []
+    stretches = told.reading.stretches if told else ()
+    spans = [(max(0, part.start), part.stop) for part in stretches if part.stop > 0] or [(0, len(one.nights))]
+    off = set(told.reading.excursions) if told else set()
     out = []
-    for start, stop in zip([0, *sure], [*sure, len(one.nights)], strict=True):
-        nights = one.nights[start:stop]
+    for start, stop in spans:
+        nights = [night for n, night in enumerate(one.nights[start:stop], start) if n not in off]
+        if not nights:
+            continue
         launches = round(sum(night.launches for night in nights) / len(nights))
         reach = inference.half_width(sd / math.sqrt(2), df, max(1, launches))
         middle = math.exp(sum(math.log(night.value) for night in nights) / len(nights)) * factor

@@ -10,15 +10,16 @@ from dashboards.frame import page, word
 from dashboards.markup import details, grid, items, line, text
 from dashboards.site import ScenarioView, Site, long_label, shown_number, state_of
 from dashboards.tables import Column, table
+from harness.nightly.expected import STALE_DAYS
 from harness.nightly.report import history
-from harness.nightly.series import STALE_DAYS, Series, Status, Told, headline, night_of
+from harness.nightly.series import Series, night_of
+from harness.nightly.told import ENDED, WRONG, Status, Told, headline, percent
 from harness.results.report import Report
 from harness.store.runs import StoredRun
 from harness.verdict.compare import Verdict
 from harness.verdict.pairs import Metric
 
 _SPARK_NIGHTS = 45
-_WRONG = (Status.REGRESSED, Status.MISSING, Status.STALE, Status.ALERT)
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def _of_rows(site: Site) -> list[Finding]:
 
     groups: dict[tuple[object, ...], list[Told]] = {}
     for one in site.told:
-        if one.status in _WRONG:
+        if one.status in WRONG:
             key = one.series.key
-            level = key.row.level if one.status in (Status.REGRESSED, Status.ALERT) else None
+            level = key.row.level if one.status in (Status.REGRESSED, Status.ALERT, Status.UNSTABLE) else None
             arm = key.row.arm if one.status is not Status.STALE else None  # a host that is silent is so in all arms
             groups.setdefault((one.status, key.scenario, key.host, arm, level, one.since), []).append(one)
     out = []
@@ -120,11 +121,11 @@ def _answer(site: Site, found: Sequence[Finding]) -> str:
         first = found[0]
         verdict, sentence = first.word, first.sentence
     else:
-        judged, sentence = headline([one for one in site.told if one.status is not Status.MOVED])
+        judged, sentence = headline([one for one in site.told if one.status not in ENDED])
         verdict, sentence = judged.value, sentence.partition(": ")[2]
     nights = [night_of(run)[0] for view in site.scenarios for run in view.nightly]
     facts = [_count(len(found), "finding") if found else "Nothing is wrong"]
-    judged_rows = sum(one.status not in (Status.MOVED, Status.YOUNG) for one in site.told)
+    judged_rows = sum(one.status not in (*ENDED, Status.YOUNG) for one in site.told)
     young = sum(one.status is Status.YOUNG for one in site.told)
     facts.append(_count(judged_rows, "row") + " judged" + (f", {young} too young to be judged" if young else ""))
     facts.append(f"last night {_age(max(nights), site.today)}" if nights else "no nightly run is stored")
@@ -292,7 +293,7 @@ def _series(site: Site) -> str:
 def _series_row(site: Site, one: Told) -> str:
     key, last = one.series.key, one.series.nights[-1]
     row, metric = key.row, one.series.metric
-    delta = f"{100 * metric.change(one.delta):+.1f} % since {one.since}" if one.delta is not None else ""
+    delta = f"{percent(one.series, one.delta)} since {one.since}" if one.delta is not None else ""
     status = f"{one.status.value}{', accepted' if one.excused else ''}"
     name = f"{metric.label} at {row.level.label}, {row.arm}, TP{row.tp}"
     asks = {"status": one.status.value, "scenario": key.scenario, "metric": row.metric, "arm": row.arm,

@@ -11,7 +11,7 @@ from dashboards.site import ScenarioView, Site, long_label, recent, shown_number
 from dashboards.tables import Column, table
 from harness.model import LoadLevel
 from harness.nightly.report import history
-from harness.nightly.series import Status, Told
+from harness.nightly.told import ENDED, WRONG, Status, Told
 from harness.verdict.pairs import Metric, RowKey
 
 # Columns of the table of the last nights.
@@ -41,7 +41,7 @@ def scenario_page(site: Site, view: ScenarioView) -> str:
 
 
 def _state(site: Site, view: ScenarioView) -> str:
-    wrong = [one for one in view.told if one.status in (Status.REGRESSED, Status.MISSING, Status.STALE, Status.ALERT)]
+    wrong = [one for one in view.told if one.status in WRONG]
     counts: dict[str, int] = {}
     for one in view.told:
         counts[one.status.value] = counts.get(one.status.value, 0) + 1
@@ -115,7 +115,7 @@ def _brief(one: Told) -> str:
 
 def _changes(view: ScenarioView) -> str:
     """Everything that the trend says, and every change of the environment, in words."""
-    told = sorted(view.told, key=lambda one: one.status is Status.MOVED)
+    told = sorted(view.told, key=lambda one: one.status in ENDED)
     columns = [Column("night", "night"), Column("host", "host"), Column("rows", "rows"), Column("change", "change"),
                Column("now", "now")]  # fmt: skip
     events = [{"day": str(event.day), "words": text(event.words)} for event in reversed(view.events)]

@@ -15,9 +15,10 @@ from harness.errors import MtpbenchError
 from harness.explain.answer import Explanation, explain
 from harness.explain.change import Subject
 from harness.model import LoadLevel
-from harness.nightly import series as trend
+from harness.nightly.judged import judge
 from harness.nightly.night import Trouble, last_nights, read_nights, troubles
-from harness.nightly.series import Series, Told, night_of
+from harness.nightly.series import Series, build, night_of
+from harness.nightly.told import Told
 from harness.results.report import Report
 from harness.results.report import build as report_of
 from harness.stats import inference
@@ -209,16 +210,13 @@ def gather(
     for name in names:
         Metric.of(name)
     say(f"series of {len(names)} metrics over {len(archive.nightly())} nightly runs")
-    series = trend.build(archive.nightly(), names, renamed)
-    say(f"change points of {sum(s.key.row.metric in judged for s in series)} series")
-    told = trend.tell(
-        [one for one in series if one.key.row.metric in judged],
-        today,
-        lambda scenario, key, delta: ledger.excuse(scenario, key, delta, today),
-        archive.confirmed_by,
-    )
+    judgement = judge(
+        archive, today, tuple(judged), shown=names, renamed=renamed,
+        excuse=lambda scenario, key, delta: ledger.excuse(scenario, key, delta, today),
+    )  # fmt: skip
+    archive, series, told = judgement.archive, judgement.series, judgement.told
     aside = [one.run for one in archive.kept if one.session is None and one.run.quarantine]
-    odd = trend.build([replace(run, quarantine="") for run in aside], names, renamed)  # drawn, never judged
+    odd = build([replace(run, quarantine="") for run in aside], names, judgement.renamed)  # drawn, never judged
     say(f"reports of {len(archive.kept)} runs")
     reports = {one.run.id: report_of(one.run) for one in archive.kept}
     places = {(s.key.host, s.key.scenario) for s in series}
@@ -306,9 +304,11 @@ def state_of(report: Report) -> tuple[str, str]:
 
 
 def recent(series: Series, told: Told | None = None) -> Recent:
-    """The last nights of a series, none from before its last confirmed change."""
-    sure = [change.start for change in told.changes if change.confirmed is not None] if told else []
-    nights = series.nights[max(sure, default=0) :][-RECENT_NIGHTS:]
+    """The last nights of a series, none from before its present level and no excursion."""
+    off = set(told.reading.excursions) if told else set()
+    start = max(0, told.reading.stretches[-1].start) if told and told.reading.stretches else 0
+    counted = [night for n, night in enumerate(series.nights) if n >= start and n not in off]
+    nights = (counted or list(series.nights))[-RECENT_NIGHTS:]
     logs = np.log([[night.value] for night in nights])
     middle = float(np.exp(np.mean(logs)))
     if len(nights) < 2:

@@ -22,15 +22,15 @@ from harness.cli.ab import THEMES, LedgerFile, PictureUrl, Store, WhyFile, store
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
-from harness.cli.trend import told_of
+from harness.cli.trend import Renamed, told_of
 from harness.errors import MissingPackageError, MtpbenchError
 from harness.machine.idle_check import GpuState, Limits, look
 from harness.machine.telemetry import open_source
-from harness.nightly import series as trends
+from harness.nightly import told as trends
 from harness.nightly.issues import issues
 from harness.nightly.issues import to_json as issues_json
 from harness.nightly.quarantine import CLEAN_NIGHTS, Mark, Period, Written, judge, periods, quarantined, release
-from harness.stats.change_points import MIN_BASELINE
+from harness.stats.series import MIN_BASELINE
 from harness.store.archive import read_archive
 from harness.store.remote import Remote, is_url
 from harness.store.runs import QUARANTINE_FILE, write_atomically
@@ -237,10 +237,11 @@ def confirm(
     gpus: Gpus = "",
     image: Image = "",
     today: Today = "",
+    renamed: Renamed = None,
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Run the paired A/B of each unconfirmed alert of the trend, so that a person sees only what is confirmed."""
-    commands = trends.commands(told_of(local(store), ledger, today=today))
+    commands = trends.commands(told_of(local(store), ledger, renamed=renamed, today=today))
     for number, command in enumerate(commands):
         words = shlex.split(command)[1:]
         if "env:OLD_ENVIRONMENT" in words:
@@ -262,13 +263,14 @@ def write_issues(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the texts go.")] = Path("issues"),
     site: Annotated[str, typer.Option(metavar="URL", help="Of the published pages, to link to.")] = "",
     today: Today = "",
+    renamed: Renamed = None,
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Write the text of an issue for each confirmed slowdown: FOLDER/NAME/{body.md,title,marker,owner}, issues.json.
 
     `ci/open_issues.sh FOLDER` opens or updates them: the marker, a body's first line, is how one is found again.
     """
-    found = issues(told_of(local(store), ledger, today=today), load_ledger(ledger).owner, site)
+    found = issues(told_of(local(store), ledger, renamed=renamed, today=today), load_ledger(ledger).owner, site)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for issue in found:

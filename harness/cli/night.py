@@ -33,6 +33,7 @@ def begin_night(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")],
     job: Annotated[str, typer.Option(help="Names the night among those of its day. Default: $MTPBENCH_JOB.")] = "",
+    every: Annotated[int, typer.Option(min=1, metavar="DAYS", help="How often this job runs: 7 for once a week.")] = 1,
 ) -> None:
     """A night begins: note in the store what it is to measure, so that whatever is missing in the end is missed.
 
@@ -44,7 +45,7 @@ def begin_night(
             good.append(yaml_file.load(path))
         except ScenarioError as error:
             wrong += error.problems
-    night = nights.begin(good, job or os.environ.get(JOB, "") or "night", host_name())
+    night = nights.begin(good, job or os.environ.get(JOB, "") or "night", host_name(), every)
     _write_night(store, night)
     out.print(Text(f"{store}/{night.file}: {len(night.expected)} rows are expected of {night.host}"), soft_wrap=True)
     if wrong:

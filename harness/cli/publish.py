@@ -19,7 +19,7 @@ from harness.cli.ab import LedgerFile, Metrics, day_of
 from harness.cli.common import default_cache, err, out
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
-from harness.cli.trend import renaming
+from harness.cli.trend import Renamed, renaming
 from harness.selftest.year import LAST_NIGHT, NIGHTS, write_year
 from harness.store.archive import read_archive
 from harness.store.runs import utc_now
@@ -36,9 +36,7 @@ def publish(
     store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the site: new, or an older site.")],
     metric: Metrics = None,
-    renamed: Annotated[
-        list[str] | None, typer.Option(metavar="OLD=NEW", help="A scenario that was renamed; may be repeated.")
-    ] = None,
+    renamed: Renamed = None,
     today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
     ledger: LedgerFile = Path(FILE),
 ) -> None:
@@ -58,7 +56,7 @@ def publish(
         archive = read_archive(local(store), lambda done, total, what: telling.watch("reading runs", done, total))
         site = gather(archive, day, utc_now(), accepted, judged, renamed=names, say=telling.say)
         size = write_site(site, target, default_cache(), telling.watch)
-    for text in archive.left_out:
+    for text in site.archive.left_out:
         err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
     out.print(Text(f"{target / 'index.html'}: {len(archive.kept)} runs, {size / 1e6:.1f} MB"), soft_wrap=True)
 

@@ -17,9 +17,13 @@ from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MtpbenchError
 from harness.nightly import report as trend_report
-from harness.nightly import series as trends
+from harness.nightly import told as trends
+from harness.nightly.diary import new_events, why
+from harness.nightly.judged import Judged, judge
 from harness.nightly.night import Trouble, last_nights, read_nights, troubles, worst
 from harness.store.archive import read_archive
+from harness.store.events import append, file_of
+from harness.store.remote import Remote, is_url
 from harness.text import markdown_table
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import EXIT_CODES
@@ -27,6 +31,11 @@ from harness.verdict.pairs import DEFAULT_METRICS
 
 verbs = verbs_of_a_file()
 selftests = verbs_of_a_file()
+
+Renamed = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OLD=NEW", help="A scenario that was renamed, or SCENARIO@OLD=NEW an arm; may be repeated."),
+]
 
 
 @selftests.command(name="series")
@@ -56,20 +65,28 @@ def trend(
     store: Annotated[str, typer.Argument(metavar="STORE", help="Folder with stored runs, or a store's URL.")] = "runs",
     metric: Metrics = None,
     scenario: Annotated[str, typer.Option(help="Only this scenario.")] = "",
-    renamed: Annotated[
-        list[str] | None, typer.Option(metavar="OLD=NEW", help="A scenario that was renamed; may be repeated.")
-    ] = None,
+    renamed: Renamed = None,
     today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
     ledger: LedgerFile = Path(FILE),
     commands: Annotated[
         bool, typer.Option("--commands", help="Print only the paired A/B of each unconfirmed alert, one a line.")
     ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Write what is new into the store's events, which keep a slowdown's name.")
+    ] = False,
+    explain: Annotated[
+        str, typer.Option("--why", metavar="SERIES", help="Why is its word what it is? A part of its name will do.")
+    ] = "",
     output: Format = "table",
 ) -> None:
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
     check_metrics(metric or ())
-    told = told_of(local(store), ledger, metric, scenario, renamed, today)
+    judged = judged_of(local(store), ledger, metric, scenario, renamed, today)
+    told = list(judged.told)
+    if explain:
+        _tell_why(judged, explain)
+        return
     if commands:
         sys.stdout.writelines(line + "\n" for line in trends.commands(told))
         return
@@ -80,6 +97,8 @@ def trend(
             Text(f"{one.word.value}: {one.sentence}", style="bold red"), soft_wrap=True
         )
         word = worst(word, one.word)
+    if record:
+        _record(store, judged)
     code = EXIT_CODES[word]
     if code:
         raise typer.Exit(code)
@@ -107,15 +126,47 @@ def told_of(
     today: str = "",
 ) -> list[trends.Told]:
     """What is to be said of every series of a store."""
+    return list(judged_of(root, ledger, metric, scenario, renamed, today).told)
+
+
+def judged_of(
+    root: Path,
+    ledger: Path,
+    metric: Sequence[str] | None = None,
+    scenario: str = "",
+    renamed: Sequence[str] | None = None,
+    today: str = "",
+) -> Judged:
+    """A store as it is judged; what was left out of it is said."""
     names = dict(renaming(text) for text in renamed or [])
-    wanted = {scenario, *(old for old, new in names.items() if new == scenario)} - {""}
-    archive = read_archive(root)
-    for text in archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
-    runs = [run for run in archive.nightly() if not wanted or run.scenario.name in wanted]
-    series = trends.build(runs, tuple(metric or DEFAULT_METRICS), names)
     day = day_of(today)
-    return trends.tell(series, day, excuse_of(ledger, day), archive.confirmed_by)
+    judged = judge(
+        read_archive(root), day, tuple(metric or DEFAULT_METRICS), excuse=excuse_of(ledger, day), renamed=names,
+        scenario=scenario,
+    )  # fmt: skip
+    for text in judged.archive.left_out:
+        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    return judged
+
+
+def _tell_why(judged: Judged, name: str) -> None:
+    found = [one for one in judged.told if name.lower() in str(one.series.key).lower()]
+    if not found:
+        names = "; ".join(str(one.series.key) for one in judged.told[:3])
+        raise MtpbenchError(f"no series is called {name!r}", f"A part of a name, such as of: {names}")
+    for one in found:
+        out.print(Text(str(one.series.key), style="bold"), soft_wrap=True)
+        out.print(Text("\n".join(why(one, judged.events))), soft_wrap=True)
+
+
+def _record(store: str, judged: Judged) -> None:
+    new = new_events(judged.told, judged.events)
+    if new and is_url(store):
+        name, content = file_of(new)
+        Remote(store).put({name: content})
+    else:
+        append(Path(store), new)
+    err.print(Text(f"events written down: {len(new)}"), soft_wrap=True)
 
 
 @selftests.command(name="stats")
@@ -137,8 +188,9 @@ def check_statistics(
 
 
 def renaming(text: str) -> tuple[str, str]:
-    """`old=new` → both names. Raises MtpbenchError."""
+    """`old=new`, or `scenario@old=new` for an arm → both names. Raises MtpbenchError."""
     old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise MtpbenchError(f"--renamed {text!r}: OLD=NEW is needed", "--renamed old-name=new-name")
+    if not (old and equals and new) or old.startswith("@") or old.endswith("@") or "@" in new:
+        hint = "old-name=new-name, or scenario@old-arm=new-arm"
+        raise MtpbenchError(f"--renamed {text!r}: OLD=NEW is needed", f"--renamed {hint}")
     return old, new

@@ -6,18 +6,20 @@ which the first of them was seen, which no later night changes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from harness.nightly.series import Status, Told
+from harness.nightly.told import Name, Status, Told, percent
 from harness.text import escape
 from harness.verdict.pairs import RowKey
 
 APART_DAYS = 3  # rows seen at most so many days one after the other belong together
 _TITLE, _BODY, _ROWS = 240, 60_000, 40
+_LONGEST = 120  # of a name
 
 Owner = Callable[[str, RowKey], str]  # scenario, row → who looks after it
 
@@ -36,16 +38,30 @@ class Issue:
 def issues(told: Sequence[Told], owner: Owner = lambda _scenario, _row: "", site: str = "") -> list[Issue]:
     """An issue for every slowdown that is confirmed and still there, the largest first. `site`: URL of the pages."""
     out = []
+    for place, rows in slowdowns(told).items():
+        rows.sort(key=lambda one: -(one.delta or 0.0))
+        out.append((rows[0].delta or 0.0, _issue(place, rows, owner, site)))
+    return [issue for _, issue in sorted(out, key=lambda item: -item[0])]
+
+
+def slowdowns(told: Sequence[Told]) -> dict[str, list[Told]]:
+    """Name of a slowdown → its rows. A name that is written down stays; a new row joins it, or has a new one."""
+    out: dict[str, list[Told]] = {}
     for (host, scenario), of_place in _by_place(told).items():
         starts = _starts(of_place)
-        by_start: dict[date, list[Told]] = {}
+        known = {
+            _start_of(name.day, starts): name.slowdown
+            for one in of_place
+            for change in one.changes
+            if (name := one.name_of(change)).slowdown
+        }
         for one in of_place:
             if one.status is Status.REGRESSED:
-                by_start.setdefault(_start_of(_seen_on(one), starts), []).append(one)
-        for start, rows in by_start.items():
-            rows.sort(key=lambda one: -(one.delta or 0.0))
-            out.append((rows[0].delta or 0.0, _issue(host, scenario, start, rows, owner, site)))
-    return [issue for _, issue in sorted(out, key=lambda item: -item[0])]
+                name = one.name_of(one.slowdown) if one.slowdown else Name(one.since or one.series.nights[-1].day)
+                start = _start_of(name.day, starts)
+                place = name.slowdown or known.get(start, "") or f"{scenario}-{host}-{start}"
+                out.setdefault(place, []).append(one)
+    return out
 
 
 def _by_place(told: Sequence[Told]) -> dict[tuple[str, str], list[Told]]:
@@ -59,7 +75,7 @@ def _starts(of_place: Sequence[Told]) -> list[date]:
     """First nights of the slowdowns of a place: also of rows that have recovered since, so that marks stay."""
     days = sorted(
         {
-            one.series.nights[change.alerted].day
+            one.name_of(change).day
             for one in of_place
             for change in one.changes
             if change.worse
@@ -70,31 +86,31 @@ def _starts(of_place: Sequence[Told]) -> list[date]:
     return [day for n, day in enumerate(days) if n == 0 or (day - days[n - 1]).days > APART_DAYS]
 
 
-def _seen_on(one: Told) -> date:
-    """The night on which a row's slowdown was first seen."""
-    nights = one.series.nights
-    of_it = [change for change in one.changes if change.worse and nights[change.start].day == one.since]
-    if of_it:
-        return nights[of_it[-1].alerted].day
-    return one.since or nights[-1].day
-
-
 def _start_of(day: date, starts: Sequence[date]) -> date:
     return max((start for start in starts if start <= day), default=day)
 
 
-def _issue(host: str, scenario: str, start: date, rows: Sequence[Told], owner: Owner, site: str) -> Issue:
-    place = f"{scenario}-{host}-{start}"
-    name = re.sub(r"--+", "-", re.sub(r"[^A-Za-z0-9._-]+", "_", place))[:120]  # two dashes would end a comment
+def _issue(place: str, rows: Sequence[Told], owner: Owner, site: str) -> Issue:
+    name = _name(place)
+    key, start = rows[0].series.key, min(one.since or one.series.nights[-1].day for one in rows)
+    scenario, host = key.scenario, key.host
     marker = f"<!-- mtpbench-regression:{name} -->"
     worst = rows[0]
     metric = worst.series.metric
-    moved = f"{100 * metric.change(worst.delta):+.1f} %" if worst.delta is not None else "changed"
+    moved = percent(worst.series, worst.delta) if worst.delta is not None else "changed"
     more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     title = f"{scenario}: {metric.label} {moved}{more} since {start} on {host}"
     return Issue(
         name, marker, _one_line(title)[:_TITLE], _body(marker, scenario, rows, owner, site), _owner_of(rows, owner)
     )
+
+
+def _name(place: str) -> str:
+    """A file name that no other slowdown has: what is cut off or replaced stays in it as a digest."""
+    plain = re.sub(r"--+", "-", re.sub(r"[^A-Za-z0-9._-]+", "_", place))  # two dashes would end a comment
+    if plain == place and len(plain) <= _LONGEST:
+        return plain
+    return f"{plain[: _LONGEST - 11]}-{hashlib.sha256(place.encode()).hexdigest()[:10]}"
 
 
 def _body(marker: str, scenario: str, rows: Sequence[Told], owner: Owner, site: str) -> str:
@@ -126,7 +142,7 @@ def _body(marker: str, scenario: str, rows: Sequence[Told], owner: Owner, site: 
 def _line(one: Told) -> str:
     metric, last = one.series.metric, one.series.nights[-1]
     value = f"{1e3 * last.value:.4g} ms" if metric.unit == "s" else f"{last.value:.4g}"
-    moved = f"{100 * metric.change(one.delta):+.1f} %" if one.delta is not None else ""
+    moved = percent(one.series, one.delta) if one.delta is not None else ""
     return "| " + " | ".join(escape(cell) for cell in (str(one.series.key.row), moved, str(one.since), value)) + " |"
 
 

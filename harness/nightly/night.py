@@ -63,6 +63,7 @@ class Night:
     begun_at: str
     expected: tuple[Place, ...]
     steps: Mapping[str, int]
+    every: int = 1  # days until the job that it belongs to runs again
 
     @property
     def file(self) -> str:
@@ -76,6 +77,7 @@ class Night:
             "job": self.job,
             "host": self.host,
             "begun_at": self.begun_at,
+            "every": self.every,
             "expected": [asdict(place) for place in self.expected],
             "steps": dict(self.steps),
         }
@@ -96,7 +98,10 @@ class Night:
         job = str(data["job"])
         if not _NAME.fullmatch(job):
             raise ValueError(f"{job!r} is no name of a job")
-        return cls(date.fromisoformat(data["day"]), job, str(data["host"]), begun.isoformat(), places, steps)
+        every = int(data.get("every", 1))
+        if every < 1:
+            raise ValueError(f"it runs every {every} days")
+        return cls(date.fromisoformat(data["day"]), job, str(data["host"]), begun.isoformat(), places, steps, every)
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ def worst(one: Verdict, other: Verdict) -> Verdict:
     return min(one, other, key=list(Verdict).index)
 
 
-def begin(scenarios: Iterable[Scenario], job: str, host: str) -> Night:
-    """A night that is about to measure these."""
+def begin(scenarios: Iterable[Scenario], job: str, host: str, every: int = 1) -> Night:
+    """A night that is about to measure these; its job runs every so many days."""
     expected = tuple(
         Place(scenario.name, arm, tp, level)
         for scenario in scenarios
@@ -123,7 +128,7 @@ def begin(scenarios: Iterable[Scenario], job: str, host: str) -> Night:
         for arm in scenario.arms
         for level in scenario.levels()
     )
-    return Night(datetime.now(timezone.utc).date(), job_name(job), host, utc_now(), expected, {})
+    return Night(datetime.now(timezone.utc).date(), job_name(job), host, utc_now(), expected, {}, every)
 
 
 def job_name(job: str) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 from harness.errors import MtpbenchError, StoreError
 from harness.nightly.series import night_of
 from harness.stats import inference
-from harness.stats.change_points import changes
 from harness.stats.decision import TOLERANCE
+from harness.stats.series import History, read
 from harness.store.ab_record import Session, sides
 from harness.store.archive import Archive
 from harness.store.manifest import SENTINEL_FILE
@@ -232,15 +232,13 @@ def _moved(tonight: _Night, before: Sequence[_Night]) -> tuple[int, list[str]]:
         series = [one.levels[place] for one in before if place in one.levels]
         nights = max(nights, len(series))
         logs = [*series, value]
-        found = changes(logs)
-        sure = [change.start for change in found if change.confirmed is not None]
-        if sure:
-            shift = float(np.mean(logs[sure[-1] :]) - np.mean(logs[: sure[0]]))
-            drifting = abs(shift) >= TOLERANCE
-        else:
-            pending = [change for change in found if not change.withdrawn and change.p <= SURE]
-            shift = pending[-1].delta if pending else 0.0
-            drifting = bool(pending)
+        [reading] = read([History.of(logs)])
+        levels = [stretch.level.mean for stretch in reading.stretches]
+        shift = levels[-1] - levels[0] if levels else 0.0
+        drifting = len(levels) > 1 and abs(shift) >= TOLERANCE
+        alert = reading.alert
+        if not drifting and alert is not None and alert.p <= SURE:
+            drifting, shift = True, alert.delta
         if drifting:
             key = place[0]
             out.append(f"{key} moved by {100 * math.expm1(shift):+.1f} % against {len(series)} nights before")

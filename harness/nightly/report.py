@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from harness.nightly.series import Status, Told, headline
-from harness.stats.change_points import Change
+from harness.nightly.told import Status, Told, headline, percent
+from harness.stats.series import Change
 from harness.text import escape, markdown_table, terminal_table
 from harness.verdict.compare import Verdict
 
@@ -18,6 +18,8 @@ _STYLES = {
     Status.OK: "green",
     Status.ALERT: "yellow",
     Status.YOUNG: "dim",
+    Status.UNSTABLE: "yellow",
+    Status.RETIRED: "dim",
     Status.MOVED: "dim",
     Status.REGRESSED: "bold red",
 }
@@ -40,13 +42,20 @@ def history(told: Told) -> list[str]:
 
 
 def _sentence(told: Told, change: Change) -> str:
-    nights, metric = told.series.nights, told.series.metric
-    moved = f"{nights[change.start].day}: {100 * metric.change(change.delta):+.1f} % (p {change.p:.2g})"
-    if change.withdrawn:
-        return f"{moved}, withdrawn: later nights did not bear it out"
+    nights = told.series.nights
+    moved = f"{nights[change.start].day}: {percent(told.series, change.delta)}"
+    if change.drift:
+        moved += f", a drift of {percent(told.series, change.slope, 2)} a night"
+    moved += f" (p {change.p:.2g})" if change.p else ""
+    if change.withdrawn and change.ended is not None:
+        return f"{moved}, undone on {nights[change.ended].day}: later nights did not bear it out"
+    if change.closed and change.ruling is not None:
+        return f"{moved}, closed: {change.ruling.why}"
     if change.confirmed is None:
         return f"{moved}, not confirmed"
-    return f"{moved}, confirmed on {nights[change.confirmed].day}"
+    by = f" ({change.ruling.why})" if change.ruling is not None else ""
+    undone = f", undone on {nights[change.ended].day}" if change.ended is not None else ""
+    return f"{moved}, confirmed on {nights[change.confirmed].day}{by}{undone}"
 
 
 def to_rich(told: Sequence[Told]) -> RenderableType:
@@ -61,7 +70,7 @@ def to_rich(told: Sequence[Told]) -> RenderableType:
             table.add_row(*(Text(cell) for cell in _cells(one)[:-1]), last)
         parts.append(table)
     for one in told:
-        if one.status is not Status.OK:
+        if one.status is not Status.OK or one.delta is not None:
             parts.append(Text(one.sentence, style=_STYLES.get(one.status, "bold magenta")))
         parts += [Text(f"  {line}", style="dim") for line in history(one)]
         if one.command and one.status in (Status.ALERT, Status.REGRESSED):
@@ -76,12 +85,13 @@ def to_markdown(told: Sequence[Told]) -> str:
     out += markdown_table(_HEADERS, map(_cells, told), _HEADERS, escape)
     out.append("")
     for one in told:
-        if one.status is Status.OK:
+        if one.status is Status.OK and not one.series.notes and one.delta is None:
             continue
         out.append(f"- {escape(one.sentence)}")
         out += [f"  - {escape(line)}" for line in history(one)]
         if one.command:
             out.append(f"  - confirm: `{one.command}`")
+        out += [f"  - note: {escape(note)}" for note in one.series.notes]
     return "\n".join(out)
 
 
@@ -98,6 +108,9 @@ def to_json(told: Sequence[Told]) -> str:
             "alerted": str(nights[found.alerted].day),
             "confirmed": str(nights[found.confirmed].day) if found.confirmed is not None else None,
             "withdrawn": found.withdrawn,
+            "drift_a_night": one.series.metric.change(found.slope) if found.drift else None,
+            "undone": str(nights[found.ended].day) if found.ended is not None else None,
+            "ruling": found.ruling.why if found.ruling is not None else None,
         }
 
     def series(one: Told) -> dict[str, Any]:
@@ -113,6 +126,9 @@ def to_json(told: Sequence[Told]) -> str:
             "rate": key.row.level.rate or None,
             "status": one.status.value,
             "sentence": one.sentence,
+            "change": one.series.metric.change(one.delta) if one.delta is not None else None,
+            "since": str(one.since) if one.since is not None else None,
+            "excursions": [str(one.series.nights[n].day) for n in one.reading.excursions],
             "command": one.command or None,
             "notes": one.series.notes,
             "changes": [change(one, found) for found in one.changes],

@@ -1,53 +1,29 @@
-"""Stored nightly runs → one series for each (host, fingerprint class, scenario, arm, TP, load, metric) → what changed.
+"""Stored nightly runs → one series for each (host, fingerprint class, scenario, arm, TP, load, metric).
 
 A night is a UTC day; its value is the geometric mean over its launches. Everything that is unusual about a series is
-said: a gap, a night left out, two runs of one night, another host, a renamed scenario.
+said: a gap, launches left out, a night that was measured again, another host, a new name. What the series says is
+`harness.stats.series`, and in words `told`.
 """
 
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
-from enum import Enum
 
 import numpy as np
 
-from harness.stats.change_points import MIN_BASELINE, Change, changes
-from harness.stats.decision import TOLERANCE
+from harness.stats.decision import Margins
+from harness.stats.levels import Level, agreeing
+from harness.stats.series import Earlier, History, Rule
 from harness.store.ab_record import Side
+from harness.store.archive import Archive
 from harness.store.runs import StoredRun
-from harness.verdict.compare import Excuse, Verdict, never
 from harness.verdict.facts import facts, fingerprint_class
 from harness.verdict.pairs import Launched, Metric, RowKey, measure
 
-STALE_DAYS = 3  # a nightly job may miss a weekend, not more
 GAP_DAYS = 7
-
-
-class Status(str, Enum):
-    """What is said of a series, from the worst to what is fine."""
-
-    REGRESSED = "regressed"  # a confirmed change for the worse, not undone since
-    MISSING = "missing"  # its host still measures other rows
-    STALE = "stale"  # nothing for days
-    ALERT = "alert"  # may have changed: a paired A/B would tell
-    YOUNG = "young"  # too few nights to tell
-    MOVED = "moved"  # goes on as another series: another host, other conditions
-    OK = "ok"
-
-
-_VERDICTS = {
-    Status.REGRESSED: Verdict.FAIL,
-    Status.MISSING: Verdict.MISSING,
-    Status.STALE: Verdict.MISSING,
-    Status.ALERT: Verdict.INCONCLUSIVE,
-    Status.YOUNG: Verdict.NO_BASELINE,
-    Status.MOVED: Verdict.PASS,
-    Status.OK: Verdict.PASS,
-}
 
 
 @dataclass(frozen=True)
@@ -58,6 +34,7 @@ class Night:
     value: float
     launches: int
     run: StoredRun = field(repr=False)
+    arm: str = ""  # by the name that it had that night
 
     @property
     def commit(self) -> str:
@@ -78,12 +55,22 @@ class SeriesKey:
 
 
 @dataclass(frozen=True)
+class Past:
+    """A level of nights that are no longer stored: its first night, and the level as a delta."""
+
+    first: date
+    level: Level
+    closed: str = ""  # why the change that led to it is no slowdown
+
+
+@dataclass(frozen=True)
 class Series:
     """Nights in order, and what is unusual about them."""
 
     key: SeriesKey
     nights: tuple[Night, ...]
     notes: tuple[str, ...] = ()
+    past: tuple[Past, ...] = ()  # what is known of deleted nights, oldest first
 
     @property
     def metric(self) -> Metric:
@@ -94,23 +81,16 @@ class Series:
         sign = -1.0 if self.metric.higher_is_better else 1.0
         return [sign * math.log(night.value) for night in self.nights]
 
-
-@dataclass(frozen=True)
-class Told:
-    """A series and what its reader must know."""
-
-    series: Series
-    status: Status
-    sentence: str
-    changes: tuple[Change, ...] = ()
-    command: str = ""  # confirms an alert
-    since: date | None = None  # the first night of a change, the last night of what is gone
-    delta: float | None = None  # by how much it changed, above zero worse
-    excused: str = ""  # why its slowdown is accepted
-
     @property
-    def verdict(self) -> Verdict:
-        return _VERDICTS[self.status]
+    def margins(self) -> Margins:
+        """Tolerance and floor as the A/B has them at this row's usual value."""
+        usual = float(np.median([night.value for night in self.nights]))
+        return Margins.of(usual, self.metric.floor)
+
+    def history(self, rule: Rule) -> History:
+        """As the model of a series reads it."""
+        past = [Earlier(one.level, one.closed) for one in self.past]
+        return History([night.day for night in self.nights], self.logs(), self.margins.tolerance, rule, past)
 
 
 def night_of(run: StoredRun) -> tuple[date, str]:
@@ -121,68 +101,114 @@ def night_of(run: StoredRun) -> tuple[date, str]:
     return moment.astimezone(timezone.utc).date(), ""
 
 
+def until(archive: Archive, today: date) -> Archive:
+    """An archive without runs that are dated after a day: they can't have been made yet. They are named."""
+    late = [one for one in archive.kept if night_of(one.run)[0] > today]
+    named = [f"{one.run.id} is dated {night_of(one.run)[0]}, after {today}: it does not count" for one in late[:5]]
+    named += [f"{len(late) - 5} more runs are dated after {today}"] if len(late) > 5 else []
+    kept = tuple(one for one in archive.kept if one not in late) if late else archive.kept
+    return replace(archive, kept=kept, left_out=(*archive.left_out, *named))
+
+
 def build(runs: Iterable[StoredRun], metrics: Sequence[str], renamed: Mapping[str, str] | None = None) -> list[Series]:
-    """All series of some runs. `renamed`: old name of a scenario → new one, where the files do not show it."""
-    found: dict[SeriesKey, dict[date, list[tuple[float, StoredRun]]]] = {}
+    """All series of some runs. `renamed`: old name of a scenario → new one, `SCENARIO@ARM` → the arm's new one."""
+    found: dict[SeriesKey, dict[date, list[tuple[float, StoredRun, str]]]] = {}
     notes: dict[SeriesKey, list[str]] = {}
     names = dict(renamed or {})
     for run in sorted(runs, key=lambda one: one.created_at):
         day, odd = night_of(run)
+        name = run.scenario.name
         for arm in run.scenario.arms:
             known = facts(run, arm)
-            host, name = str(known.get("host", "unknown host")), run.scenario.name
+            host = str(known.get("host", "unknown host"))
             conditions = fingerprint_class(known)
             measured = measure(Side("", (run,), {arm: arm}), metrics)
-            for group, launches in measured.launches.items():
+            scenario, label = new_name(name, arm, names)
+            for (_, tp, level), launches in measured.launches.items():
                 for metric in metrics:
-                    key = SeriesKey(host, conditions, names.get(name, name), RowKey(metric, *group))
+                    key = SeriesKey(host, conditions, scenario, RowKey(metric, label, tp, level))
                     values, left_out = _usable(launches, metric)
                     said = notes.setdefault(key, [])
                     said += [odd] if odd and odd not in said else []
                     said += [f"{day} left out: {left_out}"] if left_out else []
-                    if name in names:
-                        said.append(f"{day}: recorded as {name}, renamed")
+                    said += [f"{day}: recorded as {name}, renamed"] if scenario != name else []
+                    said += [f"{day}: recorded as the arm {arm}, renamed"] if label != arm else []
                     if values:
-                        found.setdefault(key, {}).setdefault(day, []).extend((value, run) for value in values)
-    series = [Series(key, _nights(days), tuple(dict.fromkeys(notes[key]))) for key, days in found.items()]
+                        found.setdefault(key, {}).setdefault(day, []).extend((value, run, arm) for value in values)
+    series = []
+    for key, days in found.items():
+        nights, again = _nights(days)
+        series.append(Series(key, nights, (*_shortened(notes[key]), *again)))
     of_row: dict[tuple[str, RowKey], list[Series]] = {}
     for one in series:
         of_row.setdefault((one.key.scenario, one.key.row), []).append(one)
     return [_with_notes(one, of_row.get((one.key.scenario, one.key.row), [])) for one in _joined(series)]
 
 
+def new_name(scenario: str, arm: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """Scenario and arm by the names that they have now."""
+    now = names.get(scenario, scenario)
+    return now, names.get(f"{scenario}@{arm}", names.get(f"{now}@{arm}", arm))
+
+
+def _shortened(notes: Sequence[str]) -> list[str]:
+    """Each note once; of nights under an old name, the first and the last."""
+    renamed = [note for note in notes if note.endswith(", renamed")]
+    return [note for note in dict.fromkeys(notes) if note not in renamed[1:-1]]
+
+
 def _usable(launches: Sequence[Launched], metric: str) -> tuple[list[float], str]:
     """The values of a run's launches, and why some are left out."""
-    out, why = [], ""
+    out, why = [], list[str]()
     for one in launches:
         value = one.values[metric]
         if one.invalid:
-            why = one.invalid[0]
+            why.append(one.invalid[0])
         elif value is not None and value > 0 and math.isfinite(value):
             out.append(value)
         elif value is not None:
-            why = f"measured {value:g}"
+            why.append(f"measured {value:g}")
         elif any(other.values[metric] is not None for other in launches):
-            why = f"launch {one.launch} has no value"  # which others have: it was not measured there
-    return out, why
+            why.append(f"launch {one.launch} has no value")  # which others have: it was not measured there
+    if why and out:
+        part = f"{len(why)} of {len(why) + len(out)} launches, the night counts by the others"
+        return out, f"{'; '.join(dict.fromkeys(why))} ({part})"
+    return out, "; ".join(dict.fromkeys(why))
 
 
-def _nights(days: Mapping[date, Sequence[tuple[float, StoredRun]]]) -> tuple[Night, ...]:
-    return tuple(
-        Night(day, float(np.exp(np.mean([math.log(value) for value, _ in values]))), len(values), values[-1][1])
-        for day, values in sorted(days.items())
-    )
+def _nights(days: Mapping[date, Sequence[tuple[float, StoredRun, str]]]) -> tuple[tuple[Night, ...], list[str]]:
+    """The nights, and which launches of a night that was measured again are left out."""
+    out, notes = [], []
+    for day, values in sorted(days.items()):
+        logs = np.log([value for value, _, _ in values])
+        kept = np.ones(len(logs), dtype=np.bool_)
+        if len({id(run) for _, run, _ in values}) > 1:
+            kept = agreeing(logs)
+        if not kept.all():
+            off = 100 * math.expm1(float(logs[~kept].mean() - logs[kept].mean()))
+            bad = dict.fromkeys(run.id for (_, run, _), good in zip(values, kept.tolist(), strict=True) if not good)
+            notes.append(
+                f"{day} was measured again: {int((~kept).sum())} of {len(kept)} launches are left out, {off:+.1f} % "
+                f"off the others, which agree ({', '.join(bad)})"
+            )
+        _, run, arm = [one for one, good in zip(values, kept.tolist(), strict=True) if good][-1]
+        out.append(Night(day, float(np.exp(logs[kept].mean())), int(kept.sum()), run, arm))
+    return tuple(out), notes
 
 
 def _joined(series: list[Series]) -> list[Series]:
-    """Series that differ in nothing but the scenario's name, one after the other, are one: the file was renamed."""
+    """Series that differ in nothing but the scenario's name, one after the other, are one: the file was renamed.
+
+    They may share a day, on which it was measured under both names.
+    """
     by_rest: dict[tuple[str, str, RowKey], list[Series]] = {}
     for one in sorted(series, key=lambda s: s.nights[0].day):
         group = by_rest.setdefault((one.key.host, one.key.fingerprint, one.key.row), [])
-        if group and group[-1].nights[-1].day < one.nights[0].day:
+        if group and group[-1].nights[-1].day <= one.nights[0].day and group[-1].key.scenario != one.key.scenario:
             before = group.pop()
             note = f"{before.key.scenario} was renamed {one.key.scenario} on {one.nights[0].day}: one series"
-            one = Series(one.key, before.nights + one.nights, (*before.notes, *one.notes, note))
+            earlier = [night for night in before.nights if night.day < one.nights[0].day]
+            one = Series(one.key, (*earlier, *one.nights), (*before.notes, *one.notes, note))
         group.append(one)
     return [one for group in by_rest.values() for one in group]
 
@@ -198,7 +224,7 @@ def _with_notes(one: Series, of_its_row: Sequence[Series]) -> Series:
     for other in of_its_row:
         if other.key != one.key and other.nights[0].day < one.nights[0].day:
             what = f"host {other.key.host}" if other.key.host != one.key.host else "other conditions on this host"
-            known, theirs = (facts(s.nights[-1].run, _arm(s)) for s in (one, other))
+            known, theirs = (facts(s.nights[-1].run, s.nights[-1].arm) for s in (one, other))
             changed = [
                 fact for fact in sorted({*known, *theirs}) if known.get(fact) != theirs.get(fact) and fact != "commit"
             ]
@@ -207,136 +233,3 @@ def _with_notes(one: Series, of_its_row: Sequence[Series]) -> Series:
                 "not compared with this one"
             )
     return replace(one, notes=tuple(dict.fromkeys(notes)))
-
-
-def _arm(series: Series) -> str:
-    return series.key.row.arm
-
-
-def tell(
-    series: Sequence[Series],
-    today: date,
-    excuse: Excuse = never,
-    confirmed_by: Callable[[str, str, str], str] = lambda _scenario, _base, _head: "",
-) -> list[Told]:
-    """What is to be said of each series, the worst first. `confirmed_by`: verdict of a stored A/B of two commits."""
-    out = [_tell(one, today, series, excuse, confirmed_by) for one in series]
-    order = list(Status)
-    return sorted(out, key=lambda told: order.index(told.status))
-
-
-def _tell(
-    one: Series,
-    today: date,
-    everything: Sequence[Series],
-    excuse: Excuse,
-    confirmed_by: Callable[[str, str, str], str],
-) -> Told:
-    found = tuple(changes(one.logs()))
-    last = one.nights[-1].day
-    level = _level(one, found)
-    if level is not None:
-        first, delta = level
-        reason = excuse(one.key.scenario, one.key.row, delta)
-        change = _percent(one, delta)
-        sentence = f"{one.key} changed by {change} since {one.nights[first].day} and is still there"
-        if reason:
-            return Told(one, Status.OK, f"{sentence}: {reason}.", found, "", one.nights[first].day, delta, reason)
-        return Told(one, Status.REGRESSED, f"{sentence}.", found, _command(one, first), one.nights[first].day, delta)
-    successors = [s for s in everything if (s.key.scenario, s.key.row) == (one.key.scenario, one.key.row)]
-    successor = max(successors, key=lambda s: s.nights[-1].day)
-    if (successor.nights[-1].day - last).days > STALE_DAYS:
-        where = f"on {successor.key.host}" if successor.key.host != one.key.host else "under other conditions"
-        return Told(one, Status.MOVED, f"{one.key} ended on {last} and goes on {where}.", found, since=last)
-    # Other arms have other settings, so other conditions: the host and the scenario make siblings.
-    siblings = [s for s in everything if (s.key.host, s.key.scenario) == (one.key.host, one.key.scenario)]
-    if last < max(s.nights[-1].day for s in siblings) and successor.nights[-1].day == last:
-        sentence = f"{one.key} is missing since {last}: its scenario still runs."
-        return Told(one, Status.MISSING, sentence, found, since=last)
-    if (today - last).days > STALE_DAYS:
-        return Told(one, Status.STALE, f"{one.key} is stale since {last}: nothing was measured for "
-                                       f"{(today - last).days} days.", found, since=last)  # fmt: skip
-    open_alerts = [c for c in found if c.confirmed is None and not c.withdrawn and c.worse]
-    if open_alerts:
-        return _alert(one, open_alerts[-1], found, excuse, confirmed_by)
-    if len(one.nights) <= MIN_BASELINE:
-        return Told(one, Status.YOUNG, f"{one.key} has {len(one.nights)} nights: alerts begin after "
-                                       f"{MIN_BASELINE}.", found)  # fmt: skip
-    return Told(one, Status.OK, f"{one.key} is as it was.", found)
-
-
-def _alert(
-    one: Series,
-    change: Change,
-    found: tuple[Change, ...],
-    excuse: Excuse,
-    confirmed_by: Callable[[str, str, str], str],
-) -> Told:
-    command = _command(one, change.start)
-    reason = excuse(one.key.scenario, one.key.row, change.delta)
-    moved = f"{one.key} may have changed by {_percent(one, change.delta)} on {one.nights[change.start].day}"
-    day, delta = one.nights[change.start].day, change.delta
-    if reason:
-        return Told(one, Status.OK, f"{moved}: {reason}.", found, "", day, delta, reason)
-    base, head = (_clean(one.nights[night].commit) for night in (change.start - 1, change.start))
-    known = confirmed_by(one.key.scenario, base, head) if base and head else ""
-    if known == Verdict.FAIL.value:
-        return Told(one, Status.REGRESSED, f"{moved}; a paired A/B confirmed it.", found, command, day, delta)
-    if known in (Verdict.PASS.value, Verdict.IMPROVED.value):
-        return Told(one, Status.OK, f"{moved}; a paired A/B says {known}, so the host did.", found)
-    return Told(one, Status.ALERT, f"{moved} (p {change.p:.2g}), not confirmed.", found, command, day, delta)
-
-
-def _level(one: Series, found: Sequence[Change]) -> tuple[int, float] | None:
-    """(first night, delta) of what the series is worse by than it was, over all confirmed changes; None if it isn't.
-
-    The level before stays the reference until it is reached again: a slowdown does not become the new normal by
-    lasting.
-    """
-    logs, sure = one.logs(), [change.start for change in found if change.confirmed is not None]
-    levels = [float(np.mean(logs[a:b])) for a, b in zip([0, *sure], [*sure, len(logs)], strict=True)]
-    reference, first = levels[0], None
-    for start, level in zip(sure, levels[1:], strict=True):
-        if level - reference < TOLERANCE:
-            first, reference = None, min(reference, level)
-        elif first is None:
-            first = start
-    return (first, levels[-1] - reference) if first is not None else None
-
-
-def _percent(one: Series, delta: float) -> str:
-    return f"{100 * one.metric.change(delta):+.1f} %"
-
-
-def _clean(commit: str) -> str:
-    return commit.removesuffix("-dirty")
-
-
-def _command(one: Series, start: int) -> str:
-    """The paired A/B that would confirm a change: the night before against the first night of the new level."""
-    before, since = one.nights[max(0, start - 1)], one.nights[start]
-    scenario = shlex.quote(str(since.run.path / "scenario.yaml"))
-    base, head = _clean(before.commit), _clean(since.commit)
-    if base and head and base != head:
-        return f"mtpbench ab {scenario} --base {base} --head {head}"
-    known, earlier = facts(since.run, _arm(one)), facts(before.run, _arm(one))
-    if any(known.get(fact) != earlier.get(fact) for fact in known if fact.startswith("packages.")):
-        return f"mtpbench ab {scenario} --base env:OLD_ENVIRONMENT --head env:NEW_ENVIRONMENT"
-    return f"mtpbench aa {scenario}"  # no software changed: is the host itself as steady as before?
-
-
-def commands(told: Iterable[Told]) -> list[str]:
-    """What the nightly job runs to confirm its alerts: each command once."""
-    return list(dict.fromkeys(one.command for one in told if one.status is Status.ALERT and one.command))
-
-
-def headline(told: Sequence[Told]) -> tuple[Verdict, str]:
-    """The worst series first."""
-    if not told:
-        return Verdict.NO_BASELINE, "NO_BASELINE: no stored run has a value of these metrics."
-    worst = told[0]
-    same = sum(one.status is worst.status for one in told)
-    more = f" {same} of {len(told)} series are {worst.status.value}." if same > 1 else ""
-    if worst.verdict is Verdict.PASS:
-        return Verdict.PASS, f"PASS: none of {len(told)} series got slower."
-    return worst.verdict, f"{worst.verdict.value}: {worst.sentence}{more}"

@@ -13,9 +13,9 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from harness.stats.change_points import changes
 from harness.stats.decision import Plan, State, decide
 from harness.stats.inference import Floats
+from harness.stats.series import Change, History, read
 from harness.verdict.compare import Verdict
 
 ROWS = 24
@@ -163,6 +163,11 @@ def ab_table(repetitions: int, seed: int = 1, noises: Sequence[str] = tuple(NOIS
         lines.append(_share(case, Verdict.FAIL, done))
         lines.append(_share(case, Verdict.PASS, done, Target.at_most(0.05) if percent >= 3 else None))
     return lines
+
+
+def changes(nights: list[float]) -> tuple[Change, ...]:
+    """All changes of a series, as they were told night by night."""
+    return read([History.of(nights)])[0].changes
 
 
 NIGHT = 0.02 / math.sqrt(3)  # three launches a night, 2 % each

@@ -1,6 +1,6 @@
 """One model of a series of nights: levels, excursions, steps, drifts, spread. docs/statistics.md describes it.
 
-`mtpbench selftest series` measures it. `mtpbench trend` still reads `harness.stats.change_points`.
+Every word, number and page about a series is read from it; `mtpbench selftest series` measures how often it is right.
 
 `read` goes through the nights once, in order, and knows on each night what was known that night: what it says of a
 past night is what it said then. All rows of a scenario on a host are read together, since the false discovery rate is
@@ -32,9 +32,9 @@ RECENT = 21  # splits looked at
 SMALL_FROM = 6  # nights that confirm a change of less than the tolerance: good and bad weeks are of that size
 HELD = 8  # nights that a faster level must hold to become the reference
 NOW = 30  # nights that say where a series is
-# The false discovery rate over the rows of a night. Found by simulation (mtpbench selftest stats): what meets the
+# The false discovery rate over the rows of a night. Found by simulation (mtpbench selftest series): what meets the
 # targets for false alerts with the least delay.
-ALERT_RATE, CONFIRM_RATE = 4e-3, 1.5e-4
+ALERT_RATE, CONFIRM_RATE = 4e-3, 1e-3
 _REST_P = 0.05  # of what is left of a change without its two worst nights
 _BACK = 2.5  # standard errors from the slow level at which three nights have left it
 _LAST = 7  # nights that are compared with the first ones to find a drift
@@ -107,6 +107,7 @@ class Standing:
     low: float
     high: float
     drift: bool = False
+    past: int | None = None  # it began in this level of the past, not in a stored night
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,20 @@ class Reading:
         return next((change for change in reversed(self.changes) if change.open), None)
 
 
-Rule = Callable[[int, int, int], "Ruling | None"]  # first night of the level before, first night since, tonight
+# First night of the level before, first night since, is it for the worse? → what somebody outside says of it.
+Rule = Callable[[int, int, bool], "Ruling | None"]
 
 
-def _nobody(_before: int, _start: int, _tonight: int) -> Ruling | None:
+def _nobody(_before: int, _start: int, _worse: bool) -> Ruling | None:
     return None
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A level of nights that are no longer stored. `closed`: why the change that led to it is no slowdown."""
+
+    level: Level
+    closed: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class History:
     values: Sequence[float]
     tolerance: float = TOLERANCE  # a smaller change is none
     rule: Rule = field(default=_nobody)
-    past: Sequence[Level] = ()
+    past: Sequence[Earlier] = ()
 
     @classmethod
     def of(cls, values: Sequence[float], first: date = date(2026, 1, 1)) -> History:
@@ -209,8 +219,9 @@ class _Watched:
 
     def __init__(self, row: History) -> None:
         # A level of the past stands for its nights: so many values with its mean and spread, before night 0.
-        past = [_as_nights(level) for level in row.past]
+        past = [_as_nights(one.level) for one in row.past]
         self.shift = sum(len(values) for values in past)
+        self.past_starts = [sum(len(values) for values in past[:n]) for n in range(len(past))]
         self.y = np.concatenate([*past, np.asarray(row.values, dtype=np.float64)])
         self.rule, self.tolerance = row.rule, row.tolerance
         self.least_step = row.tolerance / 2
@@ -226,15 +237,16 @@ class _Watched:
         self.nights: list[int] = []  # of the present stretch, without excursions
         self.fit_age = 0
         self.first: tuple[int, float] = (0, 0.0)  # size and median of the stretch's first nights
-        self._take_in(past)
+        self._take_in(past, [one.closed for one in row.past])
 
-    def _take_in(self, past: Sequence[Floats]) -> None:
+    def _take_in(self, past: Sequence[Floats], closed: Sequence[str]) -> None:
         start = 0
         for number, values in enumerate(past):
             if number:
                 delta = float(values.mean() - past[number - 1].mean())
                 self._close_stretch(start)
-                self.done.append(Change(start, start, delta, 0.0, confirmed=start))
+                ruling = Ruling(True, closed[number]) if closed[number] else None
+                self.done.append(Change(start, start, delta, 0.0, confirmed=start, ruling=ruling))
             start += len(values)
         self.last = start - 1
         self._renew()
@@ -441,7 +453,7 @@ class _Watched:
             self._withdraw(tonight, excursion=False)
             known = None
         change = Change(found.start, known.alerted if known else tonight, found.delta, found.p)
-        ruling = self.rule(self.start - self.shift, found.start - self.shift, number_of(tonight, self.shift))
+        ruling = self.rule(self.start - self.shift, found.start - self.shift, found.delta > 0)
         if ruling is None:
             self.pending = change
             return
@@ -462,7 +474,7 @@ class _Watched:
         change = Change(
             found.start, known.alerted if known else tonight, found.delta, found.p, found.drift, found.slope, tonight
         )
-        ruling = self.rule(self.start - self.shift, found.start - self.shift, number_of(tonight, self.shift))
+        ruling = self.rule(self.start - self.shift, found.start - self.shift, found.delta > 0)
         self._begin(replace(change, ruling=ruling), tonight, found)
 
     def _as_one_drift(self, found: _Candidate) -> Change | None:
@@ -567,7 +579,8 @@ class _Watched:
             now = chain[-1].level
             delta, reach = now.mean - reference.mean, 1.645 * math.hypot(now.se, reference.se)
             drift = any(c.drift for c in self.done if c.start >= since and c.start not in ended)
-            standing = Standing(max(0, since - self.shift), delta, delta - reach, delta + reach, drift)
+            past = next((n for n, at in enumerate(self.past_starts) if at == since), None)
+            standing = Standing(max(0, since - self.shift), delta, delta - reach, delta + reach, drift, past)
         off = sorted(i - self.shift for i in self._excursions(chain) if i >= self.shift)
         shown = tuple(replace(one, start=one.start - self.shift, stop=one.stop - self.shift) for one in chain)
         return Reading(tuple(changes), tuple(off), shown, reference, standing, self._swing(chain, off))
@@ -620,11 +633,6 @@ class _Watched:
 
 def _percent(spread: float) -> str:
     return f"{100 * math.expm1(spread):.1f} %"
-
-
-def number_of(night: int, shift: int) -> int:
-    """An inner index as the series counts its nights."""
-    return night - shift
 
 
 def _best(p: Floats, delta: Floats, nights: list[int], rate: float) -> _Candidate | None:

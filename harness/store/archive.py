@@ -50,16 +50,6 @@ class Archive:
             if here and one.session is not None and one.session.kind == "aa" and not one.run.quarantine:
                 yield one.run, one.session
 
-    def confirmed_by(self, scenario: str, base: str, head: str) -> str:
-        """The verdict of the last A/B of these two commits; empty where there is none."""
-        for one in reversed(self.kept):
-            session = one.session
-            if session is None or one.run.quarantine or one.run.scenario.name != scenario:
-                continue
-            if session.verdict and (session.base.commit, session.head.commit) == (base, head):
-                return session.verdict
-        return ""
-
 
 def _quiet(_done: int, _total: int, _what: str) -> None:
     pass

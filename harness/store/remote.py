@@ -21,10 +21,10 @@ from typing import Any
 from harness.errors import MissingPackageError, StoreError
 from harness.redact import harmless
 from harness.store.manifest import MANIFEST_FILE, MARKS, Entry, Manifest, read_manifest, seal
-from harness.store.runs import NIGHTS, RunStore, read_json, write_atomically
+from harness.store.runs import EVENTS, NIGHTS, RunStore, read_json, write_atomically
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://")
-_RUN = re.compile(r"^(?!rows$|nights$)[A-Za-z0-9][A-Za-z0-9._-]*$")
+_RUN = re.compile(r"^(?!rows$|nights$|events$)[A-Za-z0-9][A-Za-z0-9._-]*$")
 _AT_ONCE = 64 * 2**20  # bytes held in memory while copying
 _BATCH = 64  # files
 # A dead network must not keep a GPU waiting for long: what was not copied is copied at the end.
@@ -239,7 +239,7 @@ def mirror(
     finished = {run: frozenset(names) for run, names in runs.items() if MANIFEST_FILE in names}
     into.mkdir(parents=True, exist_ok=True)
     for gone in into.iterdir() if prune and not only else ():
-        if gone.is_dir() and gone.name not in (*finished, "rows", NIGHTS):
+        if gone.is_dir() and gone.name not in (*finished, "rows", NIGHTS, EVENTS):
             shutil.rmtree(gone)
     if not only:
         _mirror_nights(remote, listed, into, tell)
@@ -252,11 +252,11 @@ def mirror(
     return into
 
 
-_NIGHT = re.compile(rf"^{NIGHTS}/[A-Za-z0-9][A-Za-z0-9._-]*\.json$")
+_NIGHT = re.compile(rf"^(?:{NIGHTS}/[A-Za-z0-9][A-Za-z0-9._-]*\.json|{EVENTS}/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl)$")
 
 
 def _mirror_nights(remote: Remote, listed: Mapping[str, tuple[int, str]], into: Path, tell: Tell) -> None:
-    """What nights were told to measure: small files, of which a name is written anew only at the end of its night."""
+    """What nights were told to measure, and events: small files, of which a name is written anew at most once."""
     names = [name for name, (size, _) in listed.items() if _NIGHT.match(name) and size < _AT_ONCE]
     known_file = into / f".{NIGHTS}.json"
     known = read_json(known_file) if known_file.is_file() else {}

@@ -15,6 +15,7 @@ ROOT/<run id>/run.json                       scenario, fingerprint, versions
               quarantine.json                its host was unsteady: the run is kept and judges nothing
 ROOT/rows/date=<day>/run-<run id>.parquet    one row a pass, for pandas and DuckDB
 ROOT/nights/<day>-<job>.json                 what a night was told to measure, and how its steps ended
+ROOT/events/<time>-<digest>.jsonl            what happened to the series: see events.py
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from harness.store import shapes
 
 STORE_VERSION = 1  # 1: first
 AB_FILE = "ab.json"  # beside run.json where the run is an A/B: see ab_record.py
+EVENTS = "events"  # beside the runs: what happened to the series, see events.py
 NIGHTS = "nights"  # beside the runs: what each night was told to measure, see nightly/night.py
 QUARANTINE_FILE = (
     "quarantine.json"  # {"reason", "since"}, and "released" once it judges again: see nightly/quarantine.py

@@ -5,7 +5,6 @@ An entry excuses a row up to its bound and its date; past either, the row fails 
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import date
 from pathlib import Path
@@ -17,7 +16,7 @@ from harness.errors import Problem, ScenarioError
 from harness.fields import Name, Strict, no_truth_value
 from harness.results.lines import known_values
 from harness.scenario.yaml_file import problems_of, read_yaml
-from harness.verdict.pairs import RowKey
+from harness.verdict.pairs import Metric, RowKey
 
 FILE = "known-regressions.yaml"
 # A bound above this would excuse a server that is broken.
@@ -96,9 +95,13 @@ class Ledger(Strict):
     """Who looks after a scenario's regressions, by its name; `*` for every other."""
 
     def excuse(self, scenario: str, key: RowKey, delta: float, today: date) -> str | None:
-        """Why a slowdown is accepted; None where no entry fits, or the one that does is past its bound or date."""
+        """Why a slowdown is accepted; None where no entry fits, or the one that does is past its bound or date.
+
+        A bound is of the change as it is shown, in its direction: 35 % of a throughput is what it may fall by.
+        """
+        shown = abs(Metric.of(key.metric).change(delta))
         for entry in self.regressions:
-            if entry.fits(scenario, key) and today <= entry.expires and abs(delta) <= math.log1p(entry.bound):
+            if entry.fits(scenario, key) and today <= entry.expires and (delta <= 0 or shown <= entry.bound):
                 return f"known, up to {100 * entry.bound:g} % until {entry.expires}, {entry.owner}: {entry.reason}"
         return None
 

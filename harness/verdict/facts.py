@@ -45,6 +45,8 @@ _SCENARIO = ("workload", "arrival", "factors", "passes")
 # What a nightly series may change without becoming another one: the very things whose effect it shows.
 # The newest image each night: its digest is what may have made the difference. Another ROCm is another machine.
 _OF_THE_SOFTWARE = ("packages", "mtpbench", "image", "server.container.image", "server.version")
+# Which other loads are in the sweep: a row's own load is part of its name.
+_OF_THE_SWEEP = ("arrival.concurrency", "arrival.rates")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def fingerprint_class(known: Mapping[str, Any]) -> str:
     kept = {
         fact: value
         for fact, value in known.items()
-        if fact != "scenario" and role_of(fact, _OF_THE_SOFTWARE) is Role.MATTERS
+        if fact not in ("scenario", *_OF_THE_SWEEP) and role_of(fact, _OF_THE_SOFTWARE) is Role.MATTERS
     }
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:12]
 

@@ -14,13 +14,17 @@ from launches import launch, run, scenario
 
 from harness.errors import ScenarioError
 from harness.model import Finding
+from harness.nightly.judged import judge
 from harness.nightly.report import to_json, to_markdown
-from harness.nightly.series import Series, Status, build, commands, headline, night_of, tell
-from harness.stats import change_points as trend_rule
+from harness.nightly.series import Series, build, night_of
+from harness.nightly.told import Status, Told, commands, headline, tell
+from harness.stats import levels
+from harness.store.ab_record import Party, Session, sides
+from harness.store.archive import Archive, Kept
 from harness.store.runs import StoredRun
 from harness.verdict.accepted import Ledger
 from harness.verdict.accepted import load as load_ledger
-from harness.verdict.compare import Verdict
+from harness.verdict.compare import Verdict, compare
 
 FIRST = date(2026, 1, 1)
 ONE = ("tpot_p50",)
@@ -210,20 +214,85 @@ def test_a_renamed_scenario_goes_on() -> None:
     assert len(one([*before, *after], renamed={"scripted": "better-name"}).nights) == 25
 
 
+def ab(base: int, head: int, factor: float, *, host: str = "a", arm: str = "mtp", kind: str = "ab",
+       level: int = 1) -> Kept:  # fmt: skip
+    """A stored A/B of the commits of two nights: six pairs, head slower by `factor`; its verdict is the real one."""
+    arms = {arm: (f"base.{arm}", f"head.{arm}")}
+    draw = np.random.default_rng(base)
+    passes = [
+        launch(n, 0.01 * (factor if side.startswith("head") else 1.0) * float(np.exp(draw.normal(0, QUIET))), arm=side,
+               concurrency=level)
+        for n in range(6) for side in arms[arm]
+    ]  # fmt: skip
+    plan = scenario(arms={side: {} for side in arms[arm]}, launches=6)
+    made = run(passes, name=f"ab-{base}-{head}-{host}-{arm}", of=plan, environment={"host": host},
+               created_at=f"{FIRST + timedelta(head)}T05:00:00+00:00")  # fmt: skip
+    parties = (Party(commit(n)[:10], "git", commit(n)) for n in (base, head))
+    session = Session(kind, *parties, arms, 6, 4, ONE, finished_pairs=6)
+    return Kept(made, replace(session, verdict=compare(*sides(made, session), metrics=ONE).verdict.value))
+
+
+def judged(runs: list[StoredRun], *sessions: Kept, renamed: dict[str, str] | None = None) -> Told:
+    """What is told of the one series of these nights, with these A/Bs in the store."""
+    archive = Archive(Path("nowhere"), (*map(Kept, runs), *sessions))
+    [found] = judge(archive, night_of(runs[-1])[0], ONE, renamed=renamed).told
+    return found
+
+
 def test_a_stored_ab_settles_an_alert() -> None:
     runs = nights([10.0] * 20 + [10.6])
-    asked = []
-
-    def verdict(name: str, base: str, head: str) -> str:
-        asked.append((name, base, head))
-        return "PASS"
-
-    [found] = told(runs, confirmed_by=verdict)
-    assert found.status is Status.OK
-    assert "a paired A/B says PASS, so the host did" in found.sentence
-    assert asked == [("scripted", commit(19), commit(20))]
-    [sure] = told(runs, confirmed_by=lambda *_: "FAIL")
+    closed = judged(runs, ab(19, 20, 1.0))
+    assert closed.status is Status.OK
+    assert "the A/B ab-19-20-a-mtp says PASS, so the host a did, not the commit" in closed.sentence
+    assert "its level starts anew there" in closed.sentence
+    sure = judged(runs, ab(19, 20, 1.06))
     assert sure.status is Status.REGRESSED
+    assert sure.sentence.endswith("; the A/B ab-19-20-a-mtp says FAIL.")
+
+
+def test_the_pass_of_an_ab_closes_a_slowdown_that_confirmed_itself_and_the_next_one_is_seen() -> None:
+    """As seen in use: +6 % from one night on, the A/B says PASS; it was FAIL for ever from the second night on."""
+    for after in (3, 40, 90):
+        closed = judged(nights([10.0] * 20 + [10.6] * after), ab(19, 20, 1.0))
+        assert (closed.status, closed.verdict) == (Status.OK, Verdict.PASS)
+    again = judged(nights([10.0] * 20 + [10.6] * 20 + [11.2] * 3), ab(19, 20, 1.0))
+    assert again.status is Status.REGRESSED
+    assert again.delta == pytest.approx(math.log(11.2 / 10.6), abs=0.005)
+    assert again.since == FIRST + timedelta(40)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ab(19, 20, 1.0, host="b"),
+        ab(19, 20, 1.0, arm="plain"),
+        ab(19, 20, 1.0, level=2),
+        ab(20, 20, 1.0, kind="aa"),
+        ab(20, 20, 1.0),  # the night's commit against itself
+        ab(5, 10, 1.0),  # two commits from before
+        ab(20, 22, 1.0),  # two commits from since
+    ],
+    ids=["host", "arm", "load", "aa", "itself", "before", "since"],
+)
+def test_an_ab_of_something_else_settles_nothing(other: Kept) -> None:
+    assert judged(nights([10.0] * 20 + [10.6]), other).status is Status.ALERT
+    assert judged(nights([10.0] * 20 + [10.6] * 5), other).status is Status.REGRESSED
+
+
+def test_an_ab_of_a_wider_span_of_commits_or_of_the_arms_old_name_settles_it() -> None:
+    runs = nights([10.0] * 20 + [10.6] * 5)
+    assert judged(runs, ab(15, 24, 1.0)).status is Status.OK
+    new = scenario(arms={"mtp-new": {}}, launches=3)
+    renamed = [*nights([10.0] * 20), *nights([10.6] * 5, start=FIRST + timedelta(20), of=new)]
+    after = [
+        replace(one, environment={**one.environment, "commit": commit(20 + n)},
+                passes=tuple(replace(p, record=replace(p.record, key=replace(p.record.key, arm="mtp-new")))
+                                  for p in one.passes))
+        for n, one in enumerate(renamed[20:])
+    ]  # fmt: skip
+    names = {"scripted@mtp": "mtp-new"}
+    assert judged([*renamed[:20], *after], renamed=names).status is Status.REGRESSED
+    assert judged([*renamed[:20], *after], ab(19, 20, 1.0), renamed=names).status is Status.OK
 
 
 def test_without_another_commit_the_host_is_asked() -> None:
@@ -246,10 +315,10 @@ def test_reports() -> None:
 
 def test_ar1_shrinks_the_number_of_nights() -> None:
     """Two nights with r = .5: var of the mean = (1 + .5)/2, so they are worth 4/3."""
-    assert trend_rule.effective(np.array([1, 2]), 0.5) == pytest.approx([1, 4 / 3])
-    assert trend_rule.effective(np.array([5]), 0.0) == pytest.approx([5])
-    assert trend_rule.autocorrelation(np.array([1.0, -1.0] * 10)) == 0.0
-    assert trend_rule.autocorrelation(np.repeat([0.0, 1.0], 30)) == trend_rule.MAX_AUTOCORRELATION
+    assert levels.effective(np.array([1, 2]), 0.5) == pytest.approx([1, 4 / 3])
+    assert levels.effective(np.array([5]), 0.0) == pytest.approx([5])
+    assert levels.autocorrelation(np.array([1.0, -1.0] * 10)) == 0.0
+    assert levels.autocorrelation(np.repeat([-0.5, 0.5], 30)) == levels.MAX_AUTOCORRELATION
 
 
 LEDGER = """\

@@ -24,7 +24,8 @@ from dashboards.scenario_page import scenario_page
 from dashboards.site import gather
 from harness.errors import MtpbenchError
 from harness.model import GpuSample
-from harness.nightly.series import build, tell
+from harness.nightly.series import build
+from harness.nightly.told import tell
 from harness.results.report import build as report
 from harness.results.report import to_markdown
 from harness.store.ab_record import load_session
