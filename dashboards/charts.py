@@ -377,9 +377,8 @@ def _composition(explanation: Explanation) -> Any:
         )
         for side, value, length in (("base", row.base, accepted.base), ("head", row.head, accepted.head)):
             name = case.base.name if side == "base" else case.head.name
-            rows.append(
-                {"side": side, "name": name, "part": label, "ms": max(0.0, 1e3 * value / length), "n": position}
-            )
+            a_token = value if row.unit == "s/token" else value / length
+            rows.append({"side": side, "name": name, "part": label, "ms": max(0.0, 1e3 * a_token), "n": position})
     data = pd.DataFrame(rows)
     order = list(dict.fromkeys(data["part"]))
     colours = [_COLOURS[n % len(_COLOURS)] for n in range(len(order))]

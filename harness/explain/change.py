@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.errors import MtpbenchError
 from harness.explain.launches import LaunchSeen, Seen, observe
-from harness.metrics.tpot_account import PARTS, change, logarithmic_mean, step_and_mix
+from harness.metrics.tpot_account import PARTS, change, second_of_a_step, step_and_mix
 from harness.model import LoadLevel
 from harness.stats import inference
 from harness.stats.decision import CONFIDENCE
@@ -63,9 +63,20 @@ class Estimate:
         """Is it certain that something changed? With one pair, only a change that launches hardly ever make."""
         return self.p <= error if self.known else abs(self.mean) >= ONE_LAUNCH
 
-    def scaled(self, factor: float) -> Estimate:
-        low, high = sorted((self.low * factor, self.high * factor))
-        return replace(self, mean=self.mean * factor, low=low, high=high)
+    def relative(self, whole: float) -> Estimate:
+        """From a part of Δ log TPOT, which changed by `whole`, to a part of its relative change.
+
+        Parts are scaled by (e^Δ - 1) / Δ, so that they still add up. An end x of the interval stands for a change of
+        Δ - mean + x, the other parts being what they are, and is scaled by that one's factor: the interval of the
+        whole is then exactly the exponentiated one.
+        """
+        low, high = sorted(x * relative_to_log(whole - self.mean + x) for x in (self.low, self.high))
+        return replace(self, mean=self.mean * relative_to_log(whole), low=low, high=high)
+
+
+def relative_to_log(delta: float) -> float:
+    """(e^Δ − 1) / Δ: a relative change by its logarithm."""
+    return math.expm1(delta) / delta if abs(delta) > 1e-9 else 1.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,7 @@ class Case:
     traced: Mapping[str, tuple[float, float]]  # device seconds of a traced step, base and head, where both have one
     excess: tuple[Excess, ...]  # at every level that both sides have, this one first; empty between two levels
     differences: tuple[Difference, ...] = ()  # that matter
+    only: Difference | None = None  # where the sides differ in one fact alone: it
     floor: float | None = None  # what equal servers' mean of so many pairs stays below in nine of ten cases
 
     @property
@@ -226,10 +238,10 @@ def _device_change(base: Seen, head: Seen) -> dict[str, float]:
     """Parts of the decode step's change by device times; what they leave over, the device waits for the host."""
     if not base.device or not head.device:
         return {}
-    mean = logarithmic_mean(base.account.step, head.account.step)
+    a_second = second_of_a_step(base.account, head.account)
     names = dict.fromkeys([*base.device, *head.device])
-    parts = {name: (head.device.get(name, 0.0) - base.device.get(name, 0.0)) / mean for name in names}
-    step = (head.account.decode_step - base.account.decode_step) / mean
+    parts = {name: (head.device.get(name, 0.0) - base.device.get(name, 0.0)) * a_second for name in names}
+    step = (head.account.decode_step - base.account.decode_step) * a_second
     return {**parts, WAITING: step - sum(parts.values())}
 
 

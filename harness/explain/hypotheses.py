@@ -22,7 +22,7 @@ from statistics import fmean
 
 from harness.errors import MtpbenchError
 from harness.explain import excess as signatures
-from harness.explain.change import Case, Estimate, Excess, Subject, build
+from harness.explain.change import SURE, WAITING, Case, Estimate, Excess, Subject, build
 from harness.explain.excess import Sign
 from harness.metrics.tpot_account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP
 from harness.stats.decision import FAIL_ERROR, LIMIT, TOLERANCE
@@ -32,11 +32,13 @@ CARRIES = 1 / 3
 
 
 class State(str, Enum):
-    """What the data say of a hypothesis."""
+    """What the data say of a hypothesis. One launch a side has no interval, so it makes things likely at most."""
 
     CONFIRMED = "confirmed"
-    REFUTED = "refuted"
+    LIKELY = "likely"
     UNTESTED = "untested"
+    UNLIKELY = "unlikely"
+    REFUTED = "refuted"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def changed(case: Case) -> bool:
     A part may be certain where the whole is not, since the others are noisy: it makes the change certain when it is as
     large as the whole looks, at that error rate shared between all parts.
     """
-    if not case.whole.sure(FAIL_ERROR):
+    # One setting and its own part of the device's account are one question: it needs no share of the error.
+    if not case.whole.sure(SURE if governed(case) else FAIL_ERROR):
         return any(_makes_the_change(case.whole, part) for part in case.parts.values())
     low, high = (case.whole.low, case.whole.high) if case.whole.known else (case.whole.mean, case.whole.mean)
     return high > TOLERANCE or low < -TOLERANCE
@@ -102,17 +105,45 @@ def carried(case: Case, part: Estimate) -> State:
     return State.REFUTED if signatures.most(part, sign) < enough else State.UNTESTED
 
 
+# Beyond these, a part of TPOT in percent is no quantity to think with: nothing loses 160 % of its time.
+_LEAST, _MOST = -0.95, 2.0
+
+
+def sensible(part: float) -> bool:
+    """Can a reader make anything of this part of TPOT as a percentage?"""
+    return _LEAST < part < _MOST
+
+
 def percent(estimate: Estimate, case: Case | None = None) -> str:
-    """`+3.1 % (+2.0 to +4.2 %)`; of TPOT where a case is given, so that parts add up to the relative change."""
-    shown = estimate.scaled(scale(case) if case else 1.0)
+    """`+3.1 % (+2.0 to +4.2 %)`; of TPOT where a case is given, so that parts add up to the relative change.
+
+    A part too large for that is told as what it multiplies TPOT by: `a factor of 0.3 (0.28 to 0.32)`. Factors of all
+    parts multiply up to TPOT's.
+    """
+    shown = estimate.relative(case.whole.mean) if case else estimate
+    if case and not sensible(shown.mean):
+        text = f"a factor of {math.exp(estimate.mean):.2g}"
+        return f"{text} ({math.exp(estimate.low):.2g} to {math.exp(estimate.high):.2g})" if shown.known else text
     text = f"{100 * shown.mean:+.1f} %"
     return f"{text} ({100 * shown.low:+.1f} to {100 * shown.high:+.1f} %)" if shown.known else text
 
 
-def scale(case: Case) -> float:
-    """From parts of Δ log TPOT to parts of the relative change: (e^Δ − 1) / Δ."""
-    delta = case.whole.mean
-    return math.expm1(delta) / delta if abs(delta) > 1e-9 else 1.0
+# A setting → the device's part that it governs.
+_GOVERNS = {"server.verify": "target_verify"}
+
+
+def governed(case: Case) -> str:
+    """The device's part that the only setting in which the sides differ governs, where it makes most of the change.
+
+    That such a setting is the cause is certain by construction, as far as the part changed; empty where there is none.
+    """
+    part = _GOVERNS.get(case.only.fact, "") if case.only else ""
+    if part not in case.device or case.between_levels:
+        return ""
+    sign, mine = math.copysign(1, case.whole.mean), case.device[part]
+    busy = sum(one.mean for name, one in case.device.items() if name != WAITING)
+    most = sign * mine.mean >= signatures.MOSTLY * max(abs(busy), abs(case.whole.mean))
+    return part if most and (mine.sure() if mine.known else True) else ""
 
 
 def _pair(values: tuple[float | None, float | None], unit: str = "", factor: float = 1.0) -> str:
@@ -125,10 +156,10 @@ def _pair(values: tuple[float | None, float | None], unit: str = "", factor: flo
 
 def _interference(case: Case) -> Outcome:
     part = case.parts[INTERFERENCE]
-    each = case.mean(lambda seen: seen.account.interference / seen.account.steps)
+    each = case.mean(lambda seen: seen.account.interference_a_token)
     share = case.mean(lambda seen: seen.account.disturbed / seen.account.gaps)
     figures = (
-        f"{percent(part, case)} of TPOT: prefills take {_pair(each, ' ms', 1e3)} of a step on average "
+        f"{percent(part, case)} of TPOT: prefills take {_pair(each, ' ms', 1e3)} of a token on average "
         f"({_pair(share, ' %', 100)} of the steps are disturbed)"
     )
     if not all(seen.account.separable for pair in case.seen for seen in pair):
@@ -186,7 +217,10 @@ def _step(case: Case) -> Outcome | None:
     figures = f"{words}: {percent(part, case)} of TPOT"
     if case.between_levels:
         return Outcome(State.UNTESTED, "two levels of one server: ask it of two arms at one level")
-    return None if state is State.CONFIRMED else Outcome(state, figures, part.mean)
+    # Less than a third of the change may still be one of its causes, and one that another cancels is no less certain.
+    against = changed(case) and part.mean * case.whole.mean < 0
+    moved = part.known and part.sure(FAIL_ERROR) and abs(part.mean) >= TOLERANCE / 2 and not against
+    return None if state is State.CONFIRMED or moved else Outcome(state, figures, part.mean)
 
 
 def _graph_bucket(case: Case) -> Outcome:
@@ -252,6 +286,14 @@ def _attention(case: Case) -> Sign:
 
 
 def _kernel(case: Case) -> Outcome:
+    if part := governed(case):
+        assert case.only is not None, "something governs it"
+        seconds = case.mean(lambda seen: seen.device.get(part))
+        figures = (
+            f"{part.replace('_', '-')} {_pair(seconds, ' ms', 1e3)} of a step, {percent(case.device[part], case)} of "
+            f"TPOT; {case.only}, the only setting that differs"
+        )
+        return Outcome(State.CONFIRMED, figures, case.parts[STEP].mean)
     return _in_the_step(case, ((_attention, True), (signatures.with_length, True)))
 
 
@@ -378,21 +420,59 @@ def _noise(case: Case) -> Outcome:
 
 
 def _factors(case: Case) -> str:
-    """The scenario that changes one factor at a time, for the machine at hand."""
-    vendor = getattr(case.head.side.scenario.arm(case.head.arm).server, "gpu_vendor", "")
-    return f"mtpbench run scenarios/{'h200-c16' if vendor == 'nvidia' else 'c16-tpot'}.yaml"
+    """The scenario that changes one factor at a time on this run's engine and machine; else its own once more."""
+    server = case.head.side.scenario.arm(case.head.arm).server
+    vendor = getattr(server, "gpu_vendor", "") if server.engine == "sglang" else ""
+    file = {"nvidia": "h200-c16", "amd": "c16-tpot"}.get(vendor)
+    return f"mtpbench run scenarios/{file}.yaml" if file else again(case)
+
+
+def again(case: Case) -> str:
+    """More launches of what was measured: its scenario once more, to be named beside the first run."""
+    return f"mtpbench run {_file(case)}"
 
 
 def more_pairs(case: Case) -> str:
-    base, head = (f"arm:{_as_written(one)}" for one in (case.base, case.head))
-    if base == head:  # two runs of one arm: their checkouts differ
-        commits = [str(one.side.runs[0].environment.get("commit", "REF")) for one in (case.base, case.head)]
-        base, head = (commit.removesuffix("-dirty")[:10] for commit in commits)
-    return f"mtpbench ab {case.head.side.runs[0].path}/scenario.yaml --base {base} --head {head}"
+    """An A/B of the two sides, where they can be started anew and are two."""
+    base, head = (_ref(one) for one in (case.base, case.head))
+    if not base or not head or base == head or _one_server(case):
+        return again(case)
+    return f"mtpbench ab {_file(case)} --base {base} --head {head}"
 
 
 def equal_servers(case: Case) -> str:
-    return f"mtpbench aa {case.head.side.runs[0].path}/scenario.yaml --arm {_as_written(case.head)}"
+    if _engine(case.head) == _ATTACHED:  # there is no second one
+        return again(case)
+    return f"mtpbench aa {_file(case)} --arm {_as_written(case.head)}"
+
+
+def _ref(subject: Subject) -> str:
+    """How `ab` would name a side: an arm, the ref of an A/B of two versions, or the commit of a run; empty: unknown."""
+    run, written = subject.side.runs[0], _as_written(subject)
+    others = [name for name in run.scenario.arms if name != subject.arm]
+    if written != subject.arm and any(name.partition(".")[2] == written for name in others):
+        return subject.side.name.partition(" (")[0]  # base.mtp and head.mtp: two versions
+    if " → " in subject.label or others:
+        return f"arm:{written}"
+    commit = str(run.environment.get("commit", "")).removesuffix("-dirty")[:10]
+    return commit if _engine(subject) != _ATTACHED else ""
+
+
+_ATTACHED = "attach"
+
+
+def _engine(subject: Subject) -> str:
+    return subject.side.scenario.arm(subject.arm).server.engine
+
+
+def _one_server(case: Case) -> bool:
+    """Do both sides attach to one and the same server?"""
+    servers = [one.side.scenario.arm(one.arm).server for one in (case.base, case.head)]
+    return all(one.engine == _ATTACHED for one in servers) and servers[0] == servers[1]
+
+
+def _file(case: Case) -> str:
+    return f"{case.head.side.runs[0].path}/scenario.yaml"
 
 
 def _as_written(subject: Subject) -> str:
@@ -401,7 +481,10 @@ def _as_written(subject: Subject) -> str:
     return name if dot and side in ("base", "head") else subject.arm
 
 
-def _profiler(_: Case) -> str:
+def _profiler(case: Case) -> str:
+    """Cache counters, where the vendor's profiler is the one that we know."""
+    if getattr(case.head.side.scenario.arm(case.head.arm).server, "gpu_vendor", "") != "amd":
+        return _factors(case)
     return "rocprofv3 --pmc TCC_HIT_sum TCC_MISS_sum --kernel-trace -- python3 -m sglang.launch_server …"
 
 
@@ -490,8 +573,8 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     Hypothesis(
         10,
         "slower_kernel",
-        "a slower verify kernel",
-        "the step's excess grows with length",
+        "the verify kernel itself",
+        "the step's excess grows with length, or only its setting differs and target-verify makes most of the change",
         "it does not, or the step is not longer",
         _kernel,
         _factors,

@@ -12,17 +12,17 @@ from rich.text import Text
 
 from harness.explain.answer import Explanation, Row
 from harness.explain.change import Estimate
-from harness.explain.hypotheses import State
+from harness.explain.hypotheses import State, sensible
 from harness.text import escape, markdown_table, terminal_table
 
 ACCOUNT_HEADERS = ("part", "base", "head", "of TPOT", "90 % interval")
 HYPOTHESIS_HEADERS = ("#", "hypothesis", "", "figures")
 LEGEND = (
-    "Parts add up to the change of TPOT. Step, interference and stalls are seconds of a verify step (of a token, "
-    "without drafts); the line of other batch sizes shows the mean batch. Indented lines divide the decode step once "
-    "more, by the device's own times. docs/c16.md defines each."
+    "TPOT = (decode step + other stalls) / accept length + prefill interference of a token; the line of other batch "
+    "sizes shows the mean batch. Parts of TPOT add up to its change; × is what a part multiplies TPOT by. Indented "
+    "lines divide the decode step once more, by the device's own times. docs/c16.md defines each."
 )
-_STYLES = {State.CONFIRMED: "bold", State.REFUTED: "dim", State.UNTESTED: ""}
+_STYLES = {State.CONFIRMED: "bold", State.LIKELY: "bold", State.REFUTED: "dim", State.UNLIKELY: "dim"}
 
 
 def account_rows(explanation: Explanation) -> list[tuple[str, ...]]:
@@ -34,16 +34,20 @@ def account_rows(explanation: Explanation) -> list[tuple[str, ...]]:
 
 
 def _cells(row: Row, indent: str) -> tuple[str, ...]:
-    return (indent + row.label, _value(row.base, row.unit), _value(row.head, row.unit), *_change(row.change))
+    figures = (_value(row.base, row.unit), _value(row.head, row.unit))
+    return (indent + row.label, *figures, *_change(row.change, row.factor))
 
 
 def _value(value: float, unit: str) -> str:
+    if unit == "s/token":
+        return f"{1e3 * value:.3f} ms/token"
     return f"{1e3 * value:.3f} ms" if unit == "s" else f"{value:.2f} {unit}"
 
 
-def _change(change: Estimate) -> tuple[str, str]:
+def _change(change: Estimate, factor: float) -> tuple[str, str]:
     interval = f"{100 * change.low:+.1f} to {100 * change.high:+.1f} %" if change.known else "–"
-    return f"{100 * change.mean:+.1f} %", interval
+    times = "" if sensible(change.mean) else f", × {factor:.2g}"
+    return f"{100 * change.mean:+.1f} %{times}", interval
 
 
 def hypothesis_rows(explanation: Explanation) -> list[tuple[str, ...]]:
@@ -72,7 +76,7 @@ def to_rich(explanation: Explanation) -> RenderableType:
         account.add_row(*(Text(cell) for cell in cells), style=style, end_section=position == 0)
     tested = terminal_table(HYPOTHESIS_HEADERS, HYPOTHESIS_HEADERS[1:])
     for one, cells in zip(explanation.tested, hypothesis_rows(explanation), strict=True):
-        tested.add_row(*(Text(cell) for cell in cells), style=_STYLES[one.outcome.state] or None)
+        tested.add_row(*(Text(cell) for cell in cells), style=_STYLES.get(one.outcome.state))
     colour = "bold" if explanation.cause else "bold yellow"
     parts: list[RenderableType] = [
         Text(headline(explanation), style=colour),
@@ -117,6 +121,10 @@ def to_json(explanation: Explanation) -> str:
         "sentence": headline(explanation),
         "simulated": simulated(explanation),
         "cause": explanation.cause,
+        "causes": [
+            {"cause": one.cause or None, "part": one.part, "change": one.change.relative(case.whole.mean).mean}
+            for one in explanation.shares
+        ],
         "base": case.base.name,
         "head": case.head.name,
         "pairs": case.whole.n,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from harness.explain.change import WAITING, Case
-from harness.explain.hypotheses import CARRIES, State, Tested, changed, percent, scale, unchanged
+from harness.explain.hypotheses import CARRIES, State, Tested, changed, governed, percent, unchanged
+from harness.explain.shares import Share
 from harness.metrics.tpot_account import ACCEPTANCE, INTERFERENCE, MIX, STALLS, STEP
 from harness.stats.decision import FAIL_ERROR
 
@@ -36,14 +37,14 @@ def in_direction(case: Case) -> list[tuple[str, float]]:
     return [(name, sign * part.mean) for name, part in case.parts.items()]
 
 
-def sentence(case: Case, cause: str | None, tested: Sequence[Tested]) -> str:
+def sentence(case: Case, cause: str | None, tested: Sequence[Tested], found: Sequence[Share] = ()) -> str:
     """By how much TPOT changed, and why, or what the data do not tell."""
     what = _what(case)
     if case.differences:
         named = "; ".join(str(difference) for difference in case.differences[:2])
         return f"{what}, but the sides were measured under different conditions ({named}): no cause can be named."
     if not changed(case):
-        return f"{what}: {_unchanged(case)}."
+        return f"{what}: {_cancelling(case, found) if found else _unchanged(case)}."
     largest, _ = max(in_direction(case), key=lambda item: item[1])
     part = f"{LABELS[largest]} makes {percent(case.parts[largest], case)}{_on_device(case, largest)}"
     part += _then(case, largest)
@@ -52,7 +53,32 @@ def sentence(case: Case, cause: str | None, tested: Sequence[Tested]) -> str:
     if cause is None:
         open_ones = ", ".join(t.hypothesis.name for t in tested if t.outcome.state is State.UNTESTED)
         return f"{what}: {part}, and the data do not tell why (untested: {open_ones or 'nothing'}){against}.{once}"
-    return f"{what}. Cause: {CAUSES[cause]}; {part}{against}.{once}"
+    likely = "" if case.whole.known else "Likely "
+    sign = math.copysign(1, case.whole.mean)
+    several = [one for one in found if sign * one.change.mean > 0]
+    if len(several) > 1:
+        return f"{what}. {likely or ''}Causes: {_named(case, several)}{against}.{once}"
+    word = "Likely cause" if likely else "Cause"
+    if governed(case):
+        figures = next(t.outcome.figures for t in tested if t.hypothesis.cause == cause and t.outcome.state in _HELD)
+        return f"{what}. {word}: {CAUSES[cause]}: {figures}; {part}{against}.{once}"
+    return f"{what}. {word}: {CAUSES[cause]}; {part}{against}.{once}"
+
+
+_HELD = (State.CONFIRMED, State.LIKELY)
+
+
+def _named(case: Case, found: Sequence[Share]) -> str:
+    return " and ".join(
+        f"{CAUSES[one.cause] if one.cause else LABELS[one.part]} ({percent(one.change, case)})" for one in found
+    )
+
+
+def _cancelling(case: Case, found: Sequence[Share]) -> str:
+    """Causes that go against each other, so that TPOT shows neither."""
+    worse = [one for one in found if one.change.mean > 0]
+    better = [one for one in found if one.change.mean < 0]
+    return f"causes that cancel: {_named(case, worse)} against {_named(case, better)}"
 
 
 def _on_device(case: Case, largest: str) -> str:
@@ -74,8 +100,7 @@ def _then(case: Case, largest: str) -> str:
 
 def _what(case: Case) -> str:
     """`TPOT of mtp-in-tree at concurrency 16, TP1 is 5.4 % above that of mtp-generic (…)`."""
-    factor = scale(case)
-    change = case.whole.scaled(factor)
+    change = case.whole.relative(case.whole.mean)
     word = "above" if change.mean > 0 else "below"
     interval = ""
     if change.known:

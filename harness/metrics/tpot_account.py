@@ -2,8 +2,12 @@
 
 For the counted requests of a launch at one level, pooled (sums over requests, so that everything adds up):
 
-    TPOT      = Σ (t_last − t_first) / Σ (n_last − n_first) = step time / accept length
-    step time = decode step + prefill interference + other stalls, each in seconds a step
+    TPOT = Σ (t_last − t_first) / Σ (n_last − n_first)
+         = (decode step + other stalls) / accept length + prefill interference
+
+Steps and stalls are seconds a step. Prefill interference is seconds a *token*: while a request makes its tokens, as
+many others are admitted as slots turn over, in however many steps. Counted for each step, fewer accepted drafts would
+dilute it, and what prefills cost more would be charged to acceptance.
 
 An engine step sends new tokens to every running request within about a millisecond, so half a step after an event of a
 request, the requests between their first and their last token are the batch that the engine runs. A gap between two
@@ -16,7 +20,8 @@ the client; a gap that was long because the one before was short cancels against
 
 Between two accounts each part's change, over the logarithmic mean of both totals, is its part of the change of
 log TPOT; these parts add up to the whole exactly: the additive LMDI-I decomposition of Ang, Energy Policy 33 (2005)
-867-871, doi 10.1016/j.enpol.2003.10.010.
+867-871, doi 10.1016/j.enpol.2003.10.010. Decode time a token is a product, step / accept length: its part is divided
+between the two by their logarithms, times L(decode time a token) / L(TPOT).
 """
 
 from __future__ import annotations
@@ -119,6 +124,11 @@ class Account:
     def decode_step(self) -> float:
         """Seconds of an undisturbed step."""
         return self.decode / self.steps
+
+    @property
+    def interference_a_token(self) -> float:
+        """Seconds a token that prefills take."""
+        return self.interference / self.tokens
 
     @property
     def mean_length(self) -> float:
@@ -317,16 +327,29 @@ def change(base: Account, head: Account, base_curve: Curve | None = None, head_c
 
     Curves say what a step of a batch size that an account lacks takes on its side, from other levels of its launch.
     """
-    mean = logarithmic_mean(base.step, head.step)
+    mean = logarithmic_mean(base.tpot, head.tpot)
+    weight = logarithmic_mean(base.decode / base.tokens, head.decode / head.tokens) / mean
     at_equal, by_mix = step_and_mix(base, head, base_curve or {}, head_curve or {})
+    a_second = second_of_a_step(base, head)
+    # Stalls may be zero, or below: a product without logarithms is divided evenly.
+    stalls = (base.stalls / base.steps, head.stalls / head.steps)
+    steps = (1 / base.accept_length, 1 / head.accept_length)  # of a token
     parts = {
-        ACCEPTANCE: -math.log(head.accept_length / base.accept_length),
-        STEP: at_equal / mean,
-        MIX: by_mix / mean,
-        INTERFERENCE: (head.interference / head.steps - base.interference / base.steps) / mean,
-        STALLS: (head.stalls / head.steps - base.stalls / base.steps) / mean,
+        ACCEPTANCE: -weight * math.log(head.accept_length / base.accept_length)
+        + sum(stalls) / 2 * (steps[1] - steps[0]) / mean,
+        STEP: at_equal * a_second,
+        MIX: by_mix * a_second,
+        INTERFERENCE: (head.interference_a_token - base.interference_a_token) / mean,
+        STALLS: sum(steps) / 2 * (stalls[1] - stalls[0]) / mean,
     }
     return Change(math.log(head.tpot / base.tpot), parts)
+
+
+def second_of_a_step(base: Account, head: Account) -> float:
+    """What a second more in every decode step makes of Δ log TPOT, between these accounts."""
+    a_token = logarithmic_mean(base.decode / base.tokens, head.decode / head.tokens)
+    whole = logarithmic_mean(base.tpot, head.tpot)
+    return a_token / whole / logarithmic_mean(base.decode_step, head.decode_step)
 
 
 def logarithmic_mean(a: float, b: float) -> float:

@@ -121,15 +121,17 @@ def test_parts_of_a_change_by_hand() -> None:
     base = make({8: (8, 0.010)}, interference=0.020, stalls=0.0, tokens=16)
     head = make({8: (8, 0.010), 16: (8, 0.014)}, interference=0.064, stalls=0.016, tokens=40)
     found = change(base, head, {16: 0.014}, {})
-    # Seconds a step: decode 10 → 12 ms, interference 2.5 → 4 ms, stalls 0 → 1 ms; accept length 2 → 2.5.
+    # A step: decode 10 → 12 ms, stalls 0 → 1 ms; accept length 2 → 2.5. A token: decode 5 → 4.8 ms, interference
+    # 1.25 → 1.6 ms, stalls 0 → 0.4 ms, so TPOT 6.25 → 6.8 ms.
     assert (base.step, head.step) == (pytest.approx(0.0125), pytest.approx(0.017))
-    mean = (0.017 - 0.0125) / math.log(0.017 / 0.0125)
+    mean = (6.8 - 6.25) / math.log(6.8 / 6.25)
+    weight = (4.8 - 5.0) / math.log(4.8 / 5.0) / mean
     assert found.parts == {
-        ACCEPTANCE: pytest.approx(-math.log(2.5 / 2)),
+        ACCEPTANCE: pytest.approx(-weight * math.log(2.5 / 2) - 0.5 * 0.1 / mean),  # a mean stall, 0.5 → 0.4 steps
         STEP: pytest.approx(0.0, abs=1e-12),
-        MIX: pytest.approx(0.002 / mean),  # half of the steps moved from 10 to 14 ms
-        INTERFERENCE: pytest.approx(0.0015 / mean),
-        STALLS: pytest.approx(0.001 / mean),
+        MIX: pytest.approx(weight * math.log(12 / 10)),  # half of the steps moved from 10 to 14 ms
+        INTERFERENCE: pytest.approx(0.35 / mean),
+        STALLS: pytest.approx(0.45 / mean),
     }
     assert found.whole == pytest.approx(math.log(head.tpot / base.tpot))
 
