@@ -39,6 +39,7 @@ _KERNEL_CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "SGLANG_JIT_CACHE_DIR": "sglang-jit",  # from 0.5.23 on; 0.5.16 does not know it
 }
 
 # A passive /health: the default one generates a token and sleeps a second, in the middle of a measurement.
@@ -114,8 +115,8 @@ class SglangSettings(ServerSettings):
     """SGLang."""
 
     model: Annotated[str, Field(min_length=1)]
-    """A folder, a hub name, or one of `tiny-qwen3.5-dense-16-1`, `tiny-qwen3.5-dense-32-2` and
-    `tiny-qwen3.5-moe-32-2`: made on first use, see harness/engines/tiny_qwen35.py."""
+    """A folder, a hub name, or a model made on first use: `tiny-qwen3.5-KIND` with a kind of
+    harness/engines/tiny_qwen35.py, such as dense-16-1, moe-32-2 and wide-122b."""
 
     version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9.]*$")] | None = None
     """SGLang's version, such as "0.5.23", whose flags and variables `validate` knows. Default: what the tag of the

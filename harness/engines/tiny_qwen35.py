@@ -11,6 +11,9 @@ KIND is a key of KINDS. Those with weights have real, tunable draft acceptance, 
   much of the work the one draft layer is: there it stands beside six layers of full attention (397B: 15), in the
   dense ones beside two.
 - `moe-32-2`: a configuration and a tokeniser only; start it with dummy weights.
+- `wide-122b`, `wide-397b`: the same for models as wide as Qwen3.5-122B-A10B and 397B-A17B with as many layers as fit on
+  one card of 141 GB in bf16 (20 of 48, 8 of 60), their vocabulary included. A device paces them, not a host. 397B's has
+  TP1's 32 query heads on 2 KV heads; `wide-397b-16-1` has what one GPU of TP2 sees, 16 on 1.
 
 Needs tokenizers, and for weights torch, transformers and safetensors: all come with SGLang.
 """
@@ -69,6 +72,30 @@ def _dense(layers: int, intermediate: int, query_heads: int, kv_heads: int) -> d
     }
 
 
+def _wide(hidden: int, layers: int, experts: int, active: int, query_heads: int, kv_heads: int) -> dict[str, Any]:
+    return {
+        "architecture": "Qwen3_5MoeForConditionalGeneration",
+        "type": "qwen3_5_moe",
+        "weights": False,
+        "text": {
+            "vocab_size": 248320,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": query_heads,
+            "num_key_value_heads": kv_heads,
+            "linear_num_value_heads": 64,
+            "num_experts": experts,
+            "num_experts_per_tok": active,
+            "moe_intermediate_size": 1024,
+            "shared_expert_intermediate_size": 1024,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "router_aux_loss_coef": 0.001,
+        },
+    }
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "dense-16-1": _dense(_LAYERS, 3072, 16, 1),
     "dense-32-2": _dense(_LAYERS, 3072, 32, 2),
@@ -93,6 +120,9 @@ KINDS: dict[str, dict[str, Any]] = {
             "router_aux_loss_coef": 0.001,
         },
     },
+    "wide-122b": _wide(3072, 20, 256, 8, 32, 2),
+    "wide-397b": _wide(4096, 8, 512, 10, 32, 2),
+    "wide-397b-16-1": _wide(4096, 8, 512, 10, 16, 1),
 }
 
 
