@@ -8,13 +8,12 @@ from pathlib import Path
 from dashboards.charts import panels
 from dashboards.markup import details, text
 from dashboards.standalone import standalone
-from harness.results.report import Report, build
+from harness.results.report import Report
 from harness.store.runs import StoredRun
 
 
-def render(run: StoredRun, cache_dir: Path) -> str:
+def render(run: StoredRun, report: Report, cache_dir: Path) -> str:
     """The page as HTML. Raises ImportError where altair or vl-convert is missing."""
-    report = build(run)
     before = _head(run, report)
     after = (
         f"<h2>All lines</h2>{sweep_table(report)}"

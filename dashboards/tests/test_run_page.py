@@ -70,7 +70,7 @@ def test_metrics_of_real_records_are_consistent(run: StoredRun) -> None:
 
 
 def test_page_is_self_contained_and_complete(run: StoredRun, cache: Path) -> None:
-    page = render(run, cache)
+    page = render(run, build(run), cache)
     ours = page[: page.index("<script>")] + page[page.rindex("<script>") :]
     assert not re.search(r'(src|href)="(?!data:)', ours)
     assert ours.count("<figure>") == 5
@@ -106,7 +106,7 @@ def hostile(run: StoredRun) -> StoredRun:
 
 
 def test_hostile_names_are_inert(run: StoredRun, cache: Path) -> None:
-    page = render(hostile(run), cache)
+    page = render(hostile(run), build(hostile(run)), cache)
     ours = page[: page.index("<script>")] + page[page.rindex("<script>") :]
     assert "<img" not in ours
     assert ours.count("</script>") == 1

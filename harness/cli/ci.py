@@ -18,8 +18,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.ab import THEMES, LedgerFile, PictureUrl, Store, WhyFile, stored_comparison, why_of
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
+from harness.cli.compare import named_runs, stored_comparison, why_of
+from harness.cli.comparing import THEMES, LedgerFile, PictureUrl, Store, WhyFile
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import Renamed, told_of
@@ -72,7 +73,7 @@ def comment(
     Without --pr and --commit nothing is sent. The token is read from GITHUB_TOKEN. Exit code 0 once it is told,
     whatever the verdict: the check says that.
     """
-    comparison = stored_comparison([run], None, None, store, ledger)
+    comparison = stored_comparison(named_runs([run]), None, None, store, ledger)
     drawn = _pictures(comparison)
     pictures = Pictures(*(f"{picture_url}-{theme}.png" for theme in THEMES)) if picture_url and drawn else None
     with contextlib.ExitStack() as stack:

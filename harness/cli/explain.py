@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.ab import Allow, Store, here, is_ab
 from harness.cli.common import check_format, default_cache, err, out, show
+from harness.cli.comparing import Allow, Store, here, is_ab
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MissingPackageError, MtpbenchError

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.ab import LedgerFile, Metrics, day_of
 from harness.cli.common import default_cache, err, out
+from harness.cli.comparing import LedgerFile, Metrics, day_of
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import Renamed, renaming

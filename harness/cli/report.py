@@ -13,7 +13,7 @@ from harness.cli.group import verbs_of_a_file
 from harness.cli.imported import show_report
 from harness.cli.scenarios import write_results
 from harness.cli.store import local_run
-from harness.results.report import RENDERERS, build, to_rich
+from harness.results.report import RENDERERS, Report, build, to_rich
 from harness.store.imported_runs import is_imported
 from harness.store.manifest import reseal
 from harness.store.runs import RunStore, StoredRun, load_run
@@ -43,21 +43,23 @@ def report(
         return
     check_format(output, RENDERERS, "html")
     stored = load_run(run_path)
+    document = build(stored)
     if output == "html":
-        page = write_page(RunStore(run_path), stored)
+        page = write_page(RunStore(run_path), stored, document)
         if page is None:
             raise typer.Exit(EXIT_INVALID)
         out.print(Text(str(page)), soft_wrap=True)
     else:
-        show(build(stored), output, to_rich, RENDERERS)
+        show(document, output, to_rich, RENDERERS)
 
 
-def write_page(store: RunStore, stored: StoredRun) -> Path | None:
+def write_page(store: RunStore, stored: StoredRun, document: Report) -> Path | None:
+    """Writes a run's page into its folder. None where what draws it is not installed, which is told."""
     try:
         from dashboards.run_page import render
     except ImportError as error:
         err.print(Text(f"no report.html: {error}. pip install altair vl-convert-python", style="yellow"))
         return None
-    page = store.write_text("report.html", render(stored, default_cache()))
+    page = store.write_text("report.html", render(stored, document, default_cache()))
     reseal(store.path, page)
     return page

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.ab import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
 from harness.cli.common import check_format, err, out, show
+from harness.cli.comparing import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MtpbenchError
