@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from harness.errors import InvalidLaunchError
 from harness.model import Finding
-from harness.scenario.format import Gsm8k
+from harness.scenario.checked import Gsm8k
 
 _ACCURACY = re.compile(r"^Accuracy:\s*([\d.]+)\s*$", re.MULTILINE)
 

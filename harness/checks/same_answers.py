@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from harness.checks.passes import MAX_REPETITION
 from harness.corpus import corpus
 from harness.model import Finding, LaunchRecord, Output
-from harness.scenario.format import Arm, OutputCheck, Scenario
+from harness.scenario.checked import OutputCheck
+from harness.scenario.format import Arm, Scenario
 
 # Short prompts: there a key that is missing or should not be seen weighs most. None is a multiple of a page.
 _LENGTHS = (23, 37, 50, 61, 75, 90, 109, 131)

@@ -8,7 +8,8 @@ from harness.engines.registry import ENGINES
 from harness.engines.sglang import SglangSettings, unread_variables
 from harness.metrics.definitions import samples_needed
 from harness.redact import secrets_in
-from harness.scenario.format import Scenario, shortest
+from harness.scenario.format import Scenario
+from harness.scenario.workload import shortest
 
 
 def semantic_problems(scenario: Scenario) -> list[tuple[tuple[str, ...], str]]:

@@ -18,7 +18,8 @@ from harness.corpus import corpus
 from harness.errors import WorkloadError
 from harness.load.dialects import Prompt
 from harness.model import LoadLevel
-from harness.scenario.format import Scenario, TokenRange, Workload
+from harness.scenario.format import Scenario
+from harness.scenario.workload import TokenRange, Workload
 
 Tokenize = Callable[[str], Awaitable[list[int]]]
 Detokenize = Callable[[Sequence[int]], Awaitable[str]]

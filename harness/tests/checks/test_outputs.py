@@ -13,7 +13,7 @@ from commands import run
 from harness.checks.same_answers import agree, alone, compare, fixed_prompts
 from harness.engines.base import read_output
 from harness.model import Finding, Output
-from harness.scenario.format import OutputCheck
+from harness.scenario.checked import OutputCheck
 
 CHECK = OutputCheck()
 

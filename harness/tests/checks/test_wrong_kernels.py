@@ -9,7 +9,7 @@ import torch
 
 from harness.checks.same_answers import compare
 from harness.model import Output
-from harness.scenario.format import OutputCheck
+from harness.scenario.checked import OutputCheck
 from kernel import ops
 from kernel.call import Pages
 from kernel.config import Arch

@@ -10,7 +10,7 @@ import pytest
 from launches import failed, launch, run, scenario, side
 
 from harness.model import Finding, LoadLevel
-from harness.scenario.format import Arrival
+from harness.scenario.workload import Arrival
 from harness.store.ab_record import Side
 from harness.verdict.compare import EXIT_CODES, Comparison, Verdict, compare, power_sentence
 from harness.verdict.pairs import Metric, RowKey, one_label, pair_up
