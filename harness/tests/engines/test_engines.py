@@ -301,7 +301,7 @@ sglang:spec_accept_length 3.3
     ],
 )
 def test_accept_length_of_data_parallel_ranks(states: object, expected: float | None) -> None:
-    """Case 6."""
+    """The mean over the ranks that tell one; None where none does."""
     assert mean_accept_length(states) == expected
 
 

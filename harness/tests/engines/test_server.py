@@ -117,7 +117,7 @@ def test_never_ready(tmp_path: Path) -> None:
 
 
 def test_port_in_use_is_refused(tmp_path: Path) -> None:
-    """Case 9, first half: nothing is started where somebody listens."""
+    """Nothing is started where somebody listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServerStartError, match=f"port {port} is in use"):
@@ -126,7 +126,7 @@ def test_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_stale_server_does_not_satisfy_readiness(tmp_path: Path) -> None:
-    """Case 9, second half: a server that answers in ours' place has not our name."""
+    """An old server that answers at the port of the new one does not have its name, and is not taken for it."""
 
     async def main() -> None:
         async with scripted(tmp_path) as stale:
@@ -298,7 +298,7 @@ def test_a_log_of_gigabytes_is_read_from_its_end(tmp_path: Path) -> None:
 
 
 def test_wedged_while_decoding(tmp_path: Path) -> None:
-    """Case 10: silence while a stream decodes is wrong, whatever /health says."""
+    """Silence while a stream decodes is wrong, whatever /health says."""
     with pytest.raises(ServerWedgedError, match=r"nothing arrived for 9\.0 s while 2 of 3 requests were decoding"):
         asyncio.run(check_wedged("http://127.0.0.1:9", "/health", 9.0, 2, 3, None))
 

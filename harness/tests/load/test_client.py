@@ -31,7 +31,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("api", ["openai", "sglang"])
 def test_every_fault_has_its_terminal_state(tmp_path: Path, api: str) -> None:
-    """Cases 1, 3 and 14: only whole streams are ok, and only tokens that arrived are credited."""
+    """Only whole streams are ok, and only tokens that arrived are credited."""
     # Every second request goes wrong, each in its own way; those between must not notice.
     faults = [{"kind": kind, "requests": [2 * n + 1], "at": FAULTS[kind][0]} for n, kind in enumerate(FAULTS)]
     result = measure(tmp_path, count=2 * len(FAULTS) + 1, slots=1, faults=faults, api=api)
@@ -49,7 +49,7 @@ WIRES = ["plain", "bytewise", "crlf", "comments", "no_space", "coalesced"]
 
 @pytest.mark.parametrize(("api", "wire"), [*(("openai", wire) for wire in WIRES), ("sglang", "bytewise")])
 def test_bytes_cut_and_decorated_anyhow(tmp_path: Path, wire: str, api: str) -> None:
-    """Case 2: the same tokens, whatever the wire does."""
+    """The same tokens arrive, whatever the wire does."""
     result = measure(tmp_path, count=2, slots=1, output_tokens=30, wire=wire, api=api)
     assert [r.status for r in result.requests] == [RequestStatus.OK] * 2
     assert [r.tokens for r in result.requests] == [30, 30]
@@ -76,7 +76,7 @@ def test_usage_wherever_the_server_reports_it(tmp_path: Path, usage: str) -> Non
 
 
 def test_chat_stream_with_a_role_chunk(tmp_path: Path) -> None:
-    """Case 14: TTFT is the first token's, not the role's."""
+    """TTFT is the time of the first token, not of the chunk that only names the role."""
 
     async def main():
         async with scripted(tmp_path, role_chunk=True, ttft=0.2) as running:
@@ -88,7 +88,7 @@ def test_chat_stream_with_a_role_chunk(tmp_path: Path) -> None:
 
 
 def test_four_token_chunks(tmp_path: Path) -> None:
-    """Case 4 end to end: accept length 4, ITL a quarter of the step."""
+    """Four tokens a chunk, from the server to the metrics: accept length 4, ITL a quarter of the step."""
     result = measure(tmp_path, count=1, slots=1, output_tokens=41, step=0.02, chunk_tokens=[4], speculative=True)
     record = result.requests[0]
     assert record.verify_steps == 10
@@ -134,7 +134,7 @@ def test_stop_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_concurrency_is_exact_over_several_processes(tmp_path: Path) -> None:
-    """Case 8: 160 asked are 160 in flight, not more, over two processes; every request runs once."""
+    """160 asked are 160 in flight, not more, over two processes; every request runs once."""
 
     async def main():
         async with scripted(tmp_path, ttft=0.5, step=0.1) as running:

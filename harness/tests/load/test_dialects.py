@@ -61,7 +61,7 @@ def test_no_count_at_all() -> None:
 
 
 def test_role_only_chunk_is_no_token() -> None:
-    """Case 14: the role at 1 s, the first token at 2 s."""
+    """The chunk at 1 s only names the role: the first token comes at 2 s."""
     role = {"choices": [{"delta": {"role": "assistant", "content": ""}}], **usage(0)}
     first = {"choices": [{"delta": {"content": "a"}}], **usage(1)}
     second = {"choices": [{"delta": {"reasoning_content": "b"}, "finish_reason": "length"}], **usage(2)}
@@ -87,7 +87,7 @@ def test_done_only() -> None:
     ],
 )
 def test_errors_inside_a_200(message: object, expected: str) -> None:
-    """Case 1."""
+    """An error in the middle of a stream whose status was 200 is told, not taken for the end."""
     for dialect in DIALECTS.values():
         out = dialect.decode(stream(text("a", **usage(1)), message, "[DONE]"))
         assert expected in out.error

@@ -1,4 +1,4 @@
-"""The event parser, however bytes are cut (case 2)."""
+"""The parser of server-sent events, however bytes are cut."""
 
 from __future__ import annotations
 

@@ -43,14 +43,14 @@ def test_tpot_is_step_time_over_accept_length_exactly() -> None:
 
 
 def test_four_token_chunks_every_12_ms() -> None:
-    """Case 4: ITL is 3 ms for each token, TPOT too."""
+    """A chunk of four tokens every 12 ms: ITL is 3 ms for each token, TPOT too."""
     r = request(events=[(0.1 + 0.012 * n, 1 + 4 * n) for n in range(10)])
     assert inter_token_latencies(r) == pytest.approx([0.003] * 36)
     assert tpot(r) == pytest.approx(0.003)
 
 
 def test_first_chunk_of_five_of_ten_tokens() -> None:
-    """Case 5: five tokens take 50 ms after the first chunk: 10 ms a token, not 50/9."""
+    """Five tokens take 50 ms after the first chunk: 10 ms a token, not 50/9."""
     r = request(events=[(0.2, 5), (0.225, 8), (0.25, 10)])
     assert tpot(r) == pytest.approx(0.05 / 5)
 
@@ -105,7 +105,7 @@ def test_steady_window_of_a_closed_loop() -> None:
 
 
 def test_rates_cut_tokens_and_duration_alike() -> None:
-    """Case 12: tokens of the ramps are left out, and so is their time."""
+    """Tokens of the ramps are left out, and so is their time."""
     view = PassView.of(one_pass(closed_loop(), concurrency=2))
     # By hand, tokens with 0.9 < t <= 2.9. Slot 0: two rounds of 6. Slot 1: one at 1.0, six at 1.5-2.0, five at 2.5-2.9.
     # That is two slots' 6 tokens a second, the true rate of this loop.

@@ -94,7 +94,7 @@ arms:
 
 
 def test_failures_and_surprises_are_told_first_and_by_name(tmp_path: Path) -> None:
-    """Cases 7, 11, 12 and 13: a cache hit, another prompt length, a failure and garbage; and drafts never accepted."""
+    """A cache hit, another prompt length, a failure, garbage, and drafts that are never accepted."""
     before, after = SCENARIO.split("arms:\n")
     text = before.replace("5ms", "1ms") + SURPRISES + after[after.index("workload:") :]
     text = text.replace("output_tokens: 16", "output_tokens: 40").replace("concurrency: [1, 2]", "concurrency: [2]")
@@ -125,7 +125,7 @@ def test_failures_and_surprises_are_told_first_and_by_name(tmp_path: Path) -> No
 
 
 def test_dead_server_costs_its_own_launch_only(tmp_path: Path) -> None:
-    """Case 10: the first arm's server dies in its second pass; the second arm is measured all the same."""
+    """The first arm's server dies in its second pass; the second arm is measured all the same."""
     text = SCENARIO.replace("plain: {}", "plain: {faults: [{kind: exit, requests: [14], at: 2}]}")
     stored, output = run(tmp_path, text, check=2)
     assert [p.record.key.slug[:10] for p in stored.passes] == ["00-plain-t", "00-drafts-", "00-drafts-"]
