@@ -46,7 +46,7 @@ def harmless(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def masked_env(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with every name: secrets are masked, not left out."""
+    """An environment that may be written down with every name in it: secrets are masked, not left out."""
     return {
         key: MASK if secret_name(key) and isinstance(value, str) and len(value) >= _SHORTEST else masked_json(value)
         for key, value in environment.items()

@@ -97,11 +97,11 @@ class _Arm:
         return call["out"]
 
     def around_ragged(self, original: Call, **call: Any) -> bool:
-        """The same for draft-extend.  What nobody serves here comes to AITER's kernel."""
+        """Draft-extend, behind the shape gate.  What nobody serves here comes to AITER's kernel."""
         return self._attend_or_say(original, call, call)
 
     def around_decode(self, original: Call, **call: Any) -> bool:
-        """The same for decode: one query token a sequence, whose offsets SGLang leaves out."""
+        """Decode, behind the shape gate: one query token a sequence, whose offsets SGLang leaves out."""
         import torch
 
         batch = call["seqused_k"].shape[0]

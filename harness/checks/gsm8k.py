@@ -49,7 +49,7 @@ def _failed(why: str, hint: str, text: str) -> InvalidLaunchError:
     return InvalidLaunchError(f"INVALID: GSM8K could not be evaluated: {why}", hint, log_tail=tail)
 
 
-def judge(accuracy: float, asked: Gsm8k) -> tuple[Finding, ...]:
+def accuracy_findings(accuracy: float, asked: Gsm8k) -> tuple[Finding, ...]:
     """A model that solves too little is not the model that was to be measured."""
     if accuracy >= asked.least:
         return ()

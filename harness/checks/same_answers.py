@@ -62,7 +62,7 @@ def check_outputs(scenario: Scenario, launches: Sequence[LaunchRecord]) -> dict[
         references = [other for other in answered if other.arm == name and other.tp == launch.tp]
         problems = list(alone(launch.outputs))
         if references and launch.arm != name:
-            problems += compare(references[0].outputs, launch.outputs, name, scenario.output_check)
+            problems += differences(references[0].outputs, launch.outputs, name, scenario.output_check)
         found[launch.slug] = tuple(problems)
     return found
 
@@ -85,7 +85,9 @@ def alone(outputs: Sequence[Output]) -> Iterator[Finding]:
         )
 
 
-def compare(reference: Sequence[Output], outputs: Sequence[Output], name: str, check: OutputCheck) -> Iterator[Finding]:
+def differences(
+    reference: Sequence[Output], outputs: Sequence[Output], name: str, check: OutputCheck
+) -> Iterator[Finding]:
     """Where `outputs` leave those of the arm `name` by more than rounding can."""
     agreement = agree(reference, outputs, check)
     if agreement.mismatch:

@@ -9,7 +9,7 @@ import typer
 
 from harness.cli.common import err, out
 from harness.cli.group import verbs_of_a_file
-from harness.selftest.client import HEADERS, LEFT, Case, cells, check_arrivals, check_client
+from harness.selftest.client import HEADERS, LEFT, Streams, cells, check_arrivals, check_client
 from harness.selftest.truth_server import Schedule
 from harness.text import markdown_table, terminal_table
 
@@ -37,7 +37,7 @@ def client(
     """
     jitter = gap / 1e3  # as long as a step: streams then start anywhere within one
     cases = [
-        Case(count, tokens, rounds, Schedule(0.2, jitter, gap / 1e3, chunk, locked))
+        Streams(count, tokens, rounds, Schedule(0.2, jitter, gap / 1e3, chunk, locked))
         for locked in ([False, True] if lockstep is None else [lockstep])
         for chunk in chunk_tokens
         for count in streams

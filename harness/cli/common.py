@@ -21,7 +21,7 @@ from harness.errors import Interrupted, MtpbenchError
 from harness.text import inert
 
 # All of them are in docs/exit-codes.md.
-EXIT_OK, EXIT_INVALID, EXIT_UNFORESEEN, EXIT_INTERRUPTED, EXIT_PIPE = 0, 2, 70, 130, 141
+EXIT_INVALID, EXIT_UNFORESEEN, EXIT_INTERRUPTED, EXIT_PIPE = 2, 70, 130, 141
 # A log file has no width: wide enough for every table.
 _WIDTH = None if sys.stdout.isatty() else 160
 

@@ -15,7 +15,7 @@ from harness.cli.group import verbs_of_a_file
 from harness.errors import MtpbenchError
 from harness.store.runs import write_atomically
 from harness.upstream import render
-from harness.upstream.drift import compare
+from harness.upstream.drift import drift_of
 from harness.upstream.expectations import SUPPORTED
 from harness.upstream.fetch import fetch, newest
 from harness.upstream.flag_table import flag_table
@@ -67,7 +67,7 @@ def doctor(
         write_atomically(flags, flag_table(trees).encode())
         say(f"{flags}: {', '.join(tree.version for tree in trees)}")
         return
-    report = compare(trees)
+    report = drift_of(trees)
     if output is not None:
         write_atomically(output, render.to_json(report).encode())
     if output_format == "table":

@@ -76,8 +76,9 @@ class LoadResult:
 class Board:
     """Shared between the processes of a pass: who takes which request, how it goes, whether to stop.
 
-    `everyone` is where processes wait for each other. `state` holds five numbers a process: last arrival, in flight,
-    decoding (in flight with a first token), finished, failed.
+    `everyone` is where processes wait for each other. `state` holds the same numbers of each process, one after the
+    other: when something last arrived, and how many requests are in flight, decode (in flight with a first token),
+    have finished, have failed.
     """
 
     everyone: Barrier
@@ -85,6 +86,7 @@ class Board:
     stop: Synchronized[int]  # 0: go on; else 1 + the index into _STOP_STATUS
     state: Any  # RawArray of doubles: each process writes only its own fields
 
+    LAST_ARRIVAL, IN_FLIGHT, DECODING, FINISHED, FAILED = range(5)
     FIELDS = 5
 
     @classmethod
@@ -119,11 +121,11 @@ class Board:
     def progress(self) -> Progress:
         columns = [self.state[start :: self.FIELDS] for start in range(self.FIELDS)]
         return Progress(
-            last_arrival=max(columns[0]),
-            in_flight=int(sum(columns[1])),
-            decoding=int(sum(columns[2])),
-            finished=int(sum(columns[3])),
-            failed=int(sum(columns[4])),
+            last_arrival=max(columns[self.LAST_ARRIVAL]),
+            in_flight=int(sum(columns[self.IN_FLIGHT])),
+            decoding=int(sum(columns[self.DECODING])),
+            finished=int(sum(columns[self.FINISHED])),
+            failed=int(sum(columns[self.FAILED])),
         )
 
 
@@ -139,17 +141,17 @@ class Progress:
 
 
 @dataclass
-class _Slot:
-    """The part of the board that belongs to one process, as counters."""
+class _Counters:
+    """The part of the board that belongs to one process; only that process writes it."""
 
     board: Board
-    base: int
+    process: int
 
     def add(self, column: int, amount: int) -> None:
-        self.board.state[self.base + column] += amount
+        self.board.state[self.process * Board.FIELDS + column] += amount
 
-    def arrival(self, t: float) -> None:
-        self.board.state[self.base] = t
+    def arrived(self, t: float) -> None:
+        self.board.state[self.process * Board.FIELDS + Board.LAST_ARRIVAL] = t
 
 
 @dataclass
@@ -174,7 +176,7 @@ class Shard:
             watcher.cancel()
 
     async def _slot(self, slot: int, t_start: float) -> None:
-        mine = _Slot(self.board, self.number * Board.FIELDS)
+        mine = _Counters(self.board, self.number)
         client = self.clients[slot]
         while self.board.stop_status is None:
             number = self.board.take()
@@ -192,22 +194,22 @@ class Shard:
                 return
             self.results.append((plan, slot, due, await self._request(plan, client, mine)))
 
-    async def _request(self, plan: PlannedRequest, client: StreamClient, mine: _Slot) -> RawStream:
+    async def _request(self, plan: PlannedRequest, client: StreamClient, mine: _Counters) -> RawStream:
         first = True
 
         def on_event(t: float) -> None:
             nonlocal first
-            mine.arrival(t)
+            mine.arrived(t)
             if first:
-                mine.add(2, 1)
+                mine.add(Board.DECODING, 1)
                 first = False
 
-        mine.add(1, 1)
+        mine.add(Board.IN_FLIGHT, 1)
         raw = await client.stream(DIALECTS[self.job.dialect].path, plan.body, on_event)
-        mine.add(1, -1)
+        mine.add(Board.IN_FLIGHT, -1)
         if not first:
-            mine.add(2, -1)
-        mine.add(3 if raw.outcome == "eof" else 4, 1)
+            mine.add(Board.DECODING, -1)
+        mine.add(Board.FINISHED if raw.outcome == "eof" else Board.FAILED, 1)
         return raw
 
     async def _cancel_on_stop(self, slots: Sequence[asyncio.Task[None]]) -> None:

@@ -56,7 +56,7 @@ def look(
             except Exception as error:  # the vendors' error trees share no base class
                 lost[gpu] = f"GPU {gpu}: it can't be read: {type(error).__name__}: {error}"
     return [
-        GpuState(GpuSample(0.0, gpu), (lost[gpu],), ()) if gpu in lost else judge(worst_of(readings[gpu]), limits)
+        GpuState(GpuSample(0.0, gpu), (lost[gpu],), ()) if gpu in lost else gpu_state(worst_of(readings[gpu]), limits)
         for gpu in gpus
     ]
 
@@ -79,7 +79,7 @@ def worst_of(samples: Sequence[GpuSample]) -> GpuSample:
     )
 
 
-def judge(sample: GpuSample, limits: Limits) -> GpuState:
+def gpu_state(sample: GpuSample, limits: Limits) -> GpuState:
     """What of a GPU is beyond the limits, and what could not be read."""
     rules = (
         ("memory", sample.memory_used_mb, limits.memory_mb, "MB", "another process holds it"),

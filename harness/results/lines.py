@@ -53,9 +53,6 @@ class Line:
 # How a metric is condensed within a pass: its value and the number of samples.
 Statistic = Callable[[PassView], tuple[float | None, int]]
 
-# What a line holds.
-_STATISTICS: dict[str, Statistic] = {}
-
 
 def _request_statistic(name: str, percentile: int | None) -> Statistic:
     def value(view: PassView) -> tuple[float | None, int]:
@@ -70,12 +67,13 @@ def _pass_statistic(formula: Callable[[PassView], float | None]) -> Statistic:
     return lambda view: (formula(view), len(view.counted))
 
 
-for _name in REQUEST_METRICS:
-    _STATISTICS[f"{_name}_mean"] = _request_statistic(_name, None)
-    for _percentile in (50, 90, 99):
-        _STATISTICS[f"{_name}_p{_percentile}"] = _request_statistic(_name, _percentile)
-for _metric in PASS_METRICS.values():
-    _STATISTICS[_metric.name] = _pass_statistic(_metric.formula)
+# What a line holds: of a request's metric the mean and three percentiles, of a pass's its value.
+_OF_REQUESTS = {"mean": None, "p50": 50, "p90": 90, "p99": 99}
+_STATISTICS: dict[str, Statistic] = {
+    f"{name}_{suffix}": _request_statistic(name, percentile)
+    for name in REQUEST_METRICS
+    for suffix, percentile in _OF_REQUESTS.items()
+} | {metric.name: _pass_statistic(metric.formula) for metric in PASS_METRICS.values()}
 
 
 def _statistic(name: str, view: PassView) -> tuple[float | None, int]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from harness.checks.gsm8k import gsm8k, judge
+from harness.checks.gsm8k import accuracy_findings, gsm8k
 from harness.checks.kernel_evidence import check_evidence, read_evidence
 from harness.checks.same_answers import check_outputs, fixed_prompts
 from harness.engines.base import Engine, LaunchContext
@@ -46,7 +46,7 @@ class Proof:
                 say(f"GSM8K, {asked.questions} problems")
                 command = engine.gsm8k(settings, self._context, asked.questions, asked.parallel, asked.data)
                 accuracy = await gsm8k(command, settings.env, asked.timeout)
-            found = judge(accuracy, asked)
+            found = accuracy_findings(accuracy, asked)
             self._of_text += found
             self._save(replace(self._record, accuracy=accuracy, findings=(*self._record.findings, *found)))
             self._refuse_invalid()

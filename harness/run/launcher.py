@@ -49,7 +49,7 @@ class Place:
         return server.model_copy(update=update)
 
     def command(self, command: Command) -> Command:
-        """The same command, started there: `python -m` looks in its working directory before anything else."""
+        """A command, started in the checkout: `python -m` looks in its working directory before anything else."""
         argv = command.argv
         if self.python and argv[0] == sys.executable:
             argv = (self.python, *argv[1:])

@@ -159,7 +159,7 @@ class Scenario(Strict):
         return [*self.own_levels(), *(level for name in self.factors for level in self._factor_levels(name))]
 
     def own_levels(self) -> list[LoadLevel]:
-        """The same without factors."""
+        """The loads at each prompt length, short ones first, without those of factors."""
         loads = self.arrival.levels()
         lengths = self.workload.input_lengths
         return [replace(load, input_tokens=length) for length in lengths for load in loads] or loads

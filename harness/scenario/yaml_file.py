@@ -67,7 +67,7 @@ def load(path: Path) -> Scenario:
 
 
 def parse(text: str, file: str) -> Scenario:
-    """The same for a text; `file` is only for messages and for finding `workload.file`."""
+    """Reads and checks the text of a scenario; `file` is only for messages and for finding `workload.file`."""
     value, lines = read_yaml(text, file)
     if not isinstance(value, dict):
         raise ScenarioError([Problem(file, 1, "", "a scenario is a mapping of keys")])

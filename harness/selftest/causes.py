@@ -255,7 +255,7 @@ def trials(
 
 
 @dataclass(frozen=True)
-class Line:
+class Tally:
     """One cause: of the configurations whose servers time their device and of the others, how often it was named."""
 
     cause: str
@@ -279,7 +279,7 @@ class Line:
         return self.share >= (1 - FALSE_ALARMS if self.cause == NOISE else RIGHT)
 
 
-def lines(done: Sequence[Trial]) -> list[Line]:
+def lines(done: Sequence[Trial]) -> list[Tally]:
     """A line for each cause, and one for all of them but noise."""
     causes = dict.fromkeys(one.configuration.cause for one in done)
     out = [_line(cause, [one for one in done if one.configuration.cause == cause]) for cause in causes]
@@ -290,11 +290,11 @@ def lines(done: Sequence[Trial]) -> list[Line]:
 ALL = "all causes"
 
 
-def _line(cause: str, done: Sequence[Trial]) -> Line:
+def _line(cause: str, done: Sequence[Trial]) -> Tally:
     timed = [one for one in done if one.configuration.timer]
     untimed = [one for one in done if not one.configuration.timer]
     missed = [one for one in done if not one.right]
-    return Line(
+    return Tally(
         cause,
         len(timed),
         sum(one.right for one in timed),
@@ -308,7 +308,7 @@ def _line(cause: str, done: Sequence[Trial]) -> Line:
 HEADERS = ("cause put in", "named, with device times", "named, without", "share", "target", "not told", "another named")
 
 
-def cells(line: Line) -> tuple[str, ...]:
+def cells(line: Tally) -> tuple[str, ...]:
     quiet = line.cause == NOISE
     return (
         "none: launches differ, nothing else (named: not called a cause)" if quiet else line.cause,

@@ -37,7 +37,7 @@ _STARTED_S = 20.0
 
 
 @dataclass(frozen=True)
-class Case:
+class Streams:
     """One cell of the table: so many streams, each with `tokens` tokens an answer, for `rounds` answers a slot."""
 
     streams: int
@@ -79,7 +79,7 @@ class Errors:
 class Checked:
     """One case, measured."""
 
-    case: Case
+    case: Streams
     errors: Errors
     failed: int
     tokens_per_s: float  # that the server sent in the steady state
@@ -87,7 +87,6 @@ class Checked:
     decode_per_event: float  # seconds more, after the load
     peak_bytes: int  # of the largest load process
     server_late_p99: float  # seconds
-    server_cpu_per_event: float
     health: Health
 
 
@@ -133,7 +132,7 @@ def cells(checked: Checked) -> list[str]:
     ]
 
 
-def compare(requests: Sequence[RequestRecord], truth: Truth, level: LoadLevel) -> Errors:
+def errors_against(requests: Sequence[RequestRecord], truth: Truth, level: LoadLevel) -> Errors:
     """Pairs each counted request with what the server wrote down; prompts name the request's index.
 
     The true TTFT runs from the arrival of the request's last byte at the server to the sending of its first token,
@@ -158,7 +157,7 @@ def compare(requests: Sequence[RequestRecord], truth: Truth, level: LoadLevel) -
     return Errors(np.array(stamps), *(column[np.isfinite(column)] for column in table.T))
 
 
-def check_client(case: Case) -> Checked:
+def check_client(case: Streams) -> Checked:
     """Drives a truth server with one case, and compares."""
     with _own_core() as core, tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "truth.npz"
@@ -168,7 +167,7 @@ def check_client(case: Case) -> Checked:
     return _checked(case, result, truth)
 
 
-async def _load(url: str, case: Case, workers: Workers) -> LoadResult:
+async def _load(url: str, case: Streams, workers: Workers) -> LoadResult:
     requests = tuple(request(n, case.tokens) for n in range(case.streams * case.rounds))
     return await workers.run(LoadJob(url, "openai", requests, case.streams, False, 600.0))
 
@@ -179,21 +178,20 @@ def request(number: int, tokens: int) -> PlannedRequest:
     return PlannedRequest(number, DIALECTS["openai"].body(prompt, tokens, Sampling("truth")), prompt.tokens, tokens)
 
 
-def _checked(case: Case, result: LoadResult, truth: Truth) -> Checked:
+def _checked(case: Streams, result: LoadResult, truth: Truth) -> Checked:
     level = LoadLevel(concurrency=case.streams)
     window = steady_window(result.requests, level) or Window(result.t_start, result.t_end)
     inside = (truth.sent > window.start) & (truth.sent <= window.end)
     events = len(truth.sent)
     return Checked(
         case=case,
-        errors=compare(result.requests, truth, level),
+        errors=errors_against(result.requests, truth, level),
         failed=sum(not r.ok for r in result.requests),
         tokens_per_s=float(truth.new_tokens[inside].sum()) / window.seconds,
         cpu_per_event=sum(cost.load_s for cost in result.costs) / events,
         decode_per_event=sum(cost.decode_s for cost in result.costs) / events,
         peak_bytes=max(cost.peak_bytes for cost in result.costs),
         server_late_p99=float(np.percentile(truth.late[inside], 99)),
-        server_cpu_per_event=truth.cpu / events,
         health=health(result.pulses, window),
     )
 

@@ -71,7 +71,6 @@ class Truth:
     sent: NDArray[np.float64]
     tokens: NDArray[np.int64]
     blocked: int
-    cpu: float  # seconds of the server's process
 
     @property
     def new_tokens(self) -> NDArray[np.int64]:
@@ -91,7 +90,7 @@ def read_truth(path: Path) -> Truth:
     """What a server wrote at its end."""
     with np.load(path) as data:
         values = {name: data[name] for name in data.files}
-    return Truth(**{**values, "blocked": int(values["blocked"]), "cpu": float(values["cpu"])})
+    return Truth(**{**values, "blocked": int(values["blocked"])})
 
 
 class _Log:
@@ -103,7 +102,7 @@ class _Log:
     def write(self, path: Path) -> None:
         values = {name: np.asarray(value) for name, value in vars(self).items() if isinstance(value, array)}
         partial = path.with_suffix(".partial.npz")
-        np.savez(partial, blocked=self.blocked, cpu=time.process_time(), **values)  # type: ignore[arg-type]
+        np.savez(partial, blocked=self.blocked, **values)  # type: ignore[arg-type]
         partial.replace(path)
 
 

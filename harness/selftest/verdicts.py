@@ -41,7 +41,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Line:
+class Tally:
     """One measured property: its value, the error of the simulation, and what was asked."""
 
     case: str
@@ -132,15 +132,15 @@ def trials(noise: Noise, effect: float, plan: Plan, repetitions: int, seed: int)
     return [trial(noise, effect, plan, draw) for _ in range(repetitions)]
 
 
-def _share(case: str, verdict: Verdict, done: list[Trial], target: Target | None = None) -> Line:
+def _share(case: str, verdict: Verdict, done: list[Trial], target: Target | None = None) -> Tally:
     share = sum(one.verdict is verdict for one in done) / len(done)
     error = math.sqrt(max(share * (1 - share), 1 / len(done)) / len(done))
-    return Line(case, verdict.value, share, error, len(done), target)
+    return Tally(case, verdict.value, share, error, len(done), target)
 
 
-def ab_table(repetitions: int, seed: int = 1, noises: Sequence[str] = tuple(NOISES)) -> list[Line]:
+def ab_table(repetitions: int, seed: int = 1, noises: Sequence[str] = tuple(NOISES)) -> list[Tally]:
     """False positives, power and pairs of the A/B rule: up to 10 pairs, 24 rows."""
-    plan, lines = Plan.sequential(), list[Line]()
+    plan, lines = Plan.sequential(), list[Tally]()
     for name in noises:
         noise = NOISES[name]
         done = trials(noise, 0.0, plan, repetitions, seed)
@@ -156,7 +156,7 @@ def ab_table(repetitions: int, seed: int = 1, noises: Sequence[str] = tuple(NOIS
         pairs = [one.pairs for one in done]
         spread = float(np.std(pairs)) / math.sqrt(len(pairs))
         target = Target.at_most(6.0, 1) if asked else None
-        lines.append(Line(case, "mean number of pairs", float(np.mean(pairs)), spread, len(pairs), target))
+        lines.append(Tally(case, "mean number of pairs", float(np.mean(pairs)), spread, len(pairs), target))
     for percent in (2, 3, 4):
         done = trials(_independent, math.log1p(percent / 100), plan, repetitions // 4, seed + 2)
         case = f"+{percent} % in one row, independent rows"
@@ -206,7 +206,7 @@ def _with_lone_nights(draw: np.random.Generator) -> Floats:
     return out
 
 
-def trend_table(repetitions: int, seed: int = 1) -> list[Line]:
+def trend_table(repetitions: int, seed: int = 1) -> list[Tally]:
     """False alerts in 100 nights of one series, and when a step of 5.4 % is found."""
     lines = []
     for name, nightly in SERIES.items():
@@ -239,18 +239,18 @@ def trend_table(repetitions: int, seed: int = 1) -> list[Line]:
     return lines
 
 
-def _mean(case: str, what: str, counts: list[int], limit: float | None = None) -> Line:
+def _mean(case: str, what: str, counts: list[int], limit: float | None = None) -> Tally:
     n = len(counts)
     error = math.sqrt(max(float(np.var(counts)), 1 / n) / n)
-    return Line(case, what, float(np.mean(counts)), error, n, Target.at_most(limit) if limit else None)
+    return Tally(case, what, float(np.mean(counts)), error, n, Target.at_most(limit) if limit else None)
 
 
-def _rate(case: str, what: str, hits: int, n: int, target: Target | None) -> Line:
+def _rate(case: str, what: str, hits: int, n: int, target: Target | None) -> Tally:
     share = hits / n
-    return Line(case, what, share, math.sqrt(max(share * (1 - share), 1 / n) / n), n, target)
+    return Tally(case, what, share, math.sqrt(max(share * (1 - share), 1 / n) / n), n, target)
 
 
-def everything(repetitions: int, seed: int = 1) -> list[Line]:
+def everything(repetitions: int, seed: int = 1) -> list[Tally]:
     """The whole table."""
     return [*ab_table(repetitions, seed), *trend_table(repetitions, seed)]
 
@@ -258,7 +258,7 @@ def everything(repetitions: int, seed: int = 1) -> list[Line]:
 _HEADERS = ("case", "what", "value", "± s.e.", "n", "target", "")
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: Tally) -> tuple[str, ...]:
     digits = 2 if line.value >= 2 else 4
     value, error = f"{line.value:.{digits}f}", f"{line.error:.{digits}f}"
     return (
@@ -272,7 +272,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     )
 
 
-def to_rich(lines: list[Line]) -> Table:
+def to_rich(lines: list[Tally]) -> Table:
     """For the terminal."""
     table = Table(title="the rules on simulated launches", box=box.SIMPLE_HEAD)
     for title in _HEADERS:
@@ -282,7 +282,7 @@ def to_rich(lines: list[Line]) -> Table:
     return table
 
 
-def to_markdown(lines: list[Line]) -> str:
+def to_markdown(lines: list[Tally]) -> str:
     """For docs/statistics.md."""
     out = ["| " + " | ".join(_HEADERS) + " |", "|---|---|---:|---:|---:|---|---|"]
     out += ["| " + " | ".join(_cells(line)) + " |" for line in lines]

@@ -33,7 +33,7 @@ _QUIET = {"noise": Injection(0.0)}
 
 
 @dataclass(frozen=True)
-class Row:
+class Prediction:
     """A line of the measured run and what the simulator says. Seconds; medians over the steady state's requests."""
 
     arm: str
@@ -79,7 +79,7 @@ class Against:
 
     run: str
     machine: str
-    rows: tuple[Row, ...]
+    rows: tuple[Prediction, ...]
     device: tuple[DeviceRow, ...] = ()
 
     def device_error(self, forward: str) -> float | None:
@@ -106,7 +106,7 @@ def against(run: StoredRun, hardware: Hardware, seed: int = 1) -> Against:
     return Against(run.id, hardware.name, tuple(rows), tuple(device))
 
 
-def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, list[DeviceRow]]]:
+def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Prediction, list[DeviceRow]]]:
     plans = {(plan.arm.name, plan.tp): plan for plan in plan_launches(run.scenario) if plan.launch == 0}
     for line in summarise(run):
         tpot, ttft, accepted = line.get("tpot_p50"), line.get("ttft_p50"), line.get("accept_length_mean")
@@ -125,7 +125,7 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, 
         view = PassView.of(simulated)
         predicted_tpot, predicted_ttft = (distribution(name, view).percentiles[50] for name in ("tpot", "ttft"))
         if predicted_tpot is not None and predicted_ttft is not None:
-            row = Row(
+            row = Prediction(
                 arm=line.arm,
                 tp=line.tp,
                 load=line.level.load,
@@ -145,7 +145,7 @@ def _rows(run: StoredRun, hardware: Hardware, seed: int) -> Iterator[tuple[Row, 
             yield row, _device_rows(row, measured, simulated)
 
 
-def _device_rows(row: Row, measured: Sequence[Pass], simulated: Pass) -> list[DeviceRow]:
+def _device_rows(row: Prediction, measured: Sequence[Pass], simulated: Pass) -> list[DeviceRow]:
     """Forward passes that both know, each as the mean over the measured passes."""
     theirs = [device_seconds(one) for one in measured]
     ours = device_seconds(simulated)
@@ -253,7 +253,7 @@ HEADERS = (
 )
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: Prediction) -> tuple[str, ...]:
     """A row as text, in the order of HEADERS."""
     return (
         str(row.tp),

@@ -23,7 +23,7 @@ TITLE = "Where the time goes: SIMULATED, ms a decode step; prefill is what a req
 
 
 @dataclass(frozen=True)
-class Row:
+class StepParts:
     """Means over the passes of one arm at one level, seconds a step; `tpot` seconds a token."""
 
     tp: int
@@ -38,7 +38,7 @@ class Row:
         return sum(self.parts.values())
 
 
-def breakdown(passes: Sequence[Pass]) -> list[Row]:
+def breakdown(passes: Sequence[Pass]) -> list[StepParts]:
     """One row for each (TP, level, arm), in the order of a report."""
     groups: dict[tuple[int, LoadLevel, str], list[Pass]] = {}
     for one in passes:
@@ -56,17 +56,17 @@ def breakdown(passes: Sequence[Pass]) -> list[Row]:
             if (value := distribution("step_time", view).mean or distribution("tpot", view).mean) is not None
         ]
         if tpot and steps:
-            rows.append(Row(tp, level, arm, parts, max(0.0, fmean(steps) - sum(parts.values())), fmean(tpot)))
+            rows.append(StepParts(tp, level, arm, parts, max(0.0, fmean(steps) - sum(parts.values())), fmean(tpot)))
     return sorted(rows, key=lambda row: (row.tp, row.level.input_tokens, row.level.value))
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: StepParts) -> tuple[str, ...]:
     """A row as text, in the order of HEADERS."""
     numbers = (*(row.parts[part] for part in PARTS), row.step, row.prefill, row.tpot)
     return (str(row.tp), row.level.label, row.arm, *(f"{1e3 * value:.2f}" for value in numbers))
 
 
-def to_rich(rows: Sequence[Row]) -> RenderableType:
+def to_rich(rows: Sequence[StepParts]) -> RenderableType:
     """For the terminal."""
     table = terminal_table(HEADERS, ("arm",), TITLE)
     previous = None
@@ -78,6 +78,6 @@ def to_rich(rows: Sequence[Row]) -> RenderableType:
     return table
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[StepParts]) -> str:
     """For a document."""
     return "\n".join([TITLE + ".", "", *markdown_table(HEADERS, map(cells, rows), ("arm",)), ""])

@@ -104,7 +104,7 @@ class Prefill(Strict):
     """Host's time to launch the kernels of a dense layer."""
 
     launch_expert_layer: Duration
-    """The same of a layer with experts."""
+    """Host's time to launch the kernels of a layer with experts."""
 
     gap: Duration
     """Host's time between two chunks in which the device waits."""
@@ -237,7 +237,7 @@ class Hardware(Strict):
     """Share of the memory bandwidth at which a decode step's dense weights flow."""
 
     expert_stream: Share
-    """The same of its experts' weights, which one large kernel reads."""
+    """Share of the memory bandwidth at which the weights of its experts flow, which one large kernel reads."""
 
     decode_gemm: Share
     """Share of the matrix rate that a decode step's products reach at best."""

@@ -75,7 +75,7 @@ def simulate_passes(
     arms: Sequence[str] | None = None,
     accept_length: AcceptLength | None = None,
 ) -> Iterator[Pass]:
-    """The same one by one."""
+    """The simulated passes of `simulate_run`, one by one, for whoever keeps none of them."""
     check(injected, scenario.arms)
     clock = _FIRST_START
     for plan in plan_launches(scenario):

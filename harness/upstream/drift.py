@@ -29,7 +29,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
+class Expected:
     """One expectation in every version that was looked at, in their order."""
 
     what: str
@@ -38,7 +38,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Change:
+class Reworded:
     """Something that holds in both of two versions and yet reads differently."""
 
     what: str
@@ -52,8 +52,8 @@ class Change:
 class DriftReport:
     versions: tuple[str, ...]
     origins: tuple[str, ...]
-    rows: tuple[Row, ...]
-    changes: tuple[Change, ...]
+    rows: tuple[Expected, ...]
+    changes: tuple[Reworded, ...]
 
     def count(self, status: str) -> int:
         return sum(result.status == status for row in self.rows for result in row.results)
@@ -64,14 +64,14 @@ class DriftReport:
         return 1 if self.count(DRIFT) else 2 if self.count(UNKNOWN) else 0
 
 
-def compare(trees: Sequence[Tree], expectations: Sequence[Expectation] = EXPECTATIONS) -> DriftReport:
+def drift_of(trees: Sequence[Tree], expectations: Sequence[Expectation] = EXPECTATIONS) -> DriftReport:
     """Looks every expectation up in every version, oldest first."""
     trees = sorted(trees, key=lambda tree: release(tree.version))
     by_name: dict[str, list[Expectation]] = {}
     for expectation in expectations:
         by_name.setdefault(expectation.what, []).append(expectation)
     rows = [
-        Row(what, _used_by(variants), tuple(_look(variants, tree) for tree in trees))
+        Expected(what, _used_by(variants), tuple(_look(variants, tree) for tree in trees))
         for what, variants in by_name.items()
     ]
     versions = tuple(tree.version for tree in trees)
@@ -96,10 +96,10 @@ def _look(variants: Sequence[Expectation], tree: Tree) -> Result:
     return Result(HOLDS, "", seen.path, seen.line, seen.text)
 
 
-def _changes(rows: Sequence[Row], versions: Sequence[str]) -> list[Change]:
+def _changes(rows: Sequence[Expected], versions: Sequence[str]) -> list[Reworded]:
     out = []
     for row in rows:
         for (before, old), (after, new) in pairwise(zip(versions, row.results, strict=True)):
             if old.status == new.status == HOLDS and old.seen != new.seen:
-                out.append(Change(row.what, old.seen, new.seen, (before, after), new.place))
+                out.append(Reworded(row.what, old.seen, new.seen, (before, after), new.place))
     return out

@@ -100,17 +100,6 @@ class WheelTree(Tree):
             raise Unreadable(f"{path}: {error}") from error
 
 
-class FolderTree(Tree):
-    """An unpacked version: `folder` holds the package `sglang`."""
-
-    def __init__(self, folder: Path, version: str) -> None:
-        self._folder = folder
-        super().__init__(version, str(folder), [p.relative_to(folder).as_posix() for p in folder.rglob("*.py")])
-
-    def text(self, path: str) -> str:
-        return (self._folder / path).read_text(encoding="utf-8")
-
-
 def release(version: str) -> tuple[int, ...]:
     """`0.5.23.post1` → (0, 5, 23, 1), for comparing; a release candidate counts as its release."""
     numbers = re.match(r"\d+(?:\.\d+)*(?:\.?post\d+)?", version)

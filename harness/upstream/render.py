@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, Result, Row
+from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, Expected, Result
 from harness.upstream.expectations import BEYOND_SGLANG
 
 _STYLES = {HOLDS: "green", DRIFT: "bold red", UNKNOWN: "bold yellow", NOT_EXPECTED: "dim"}
@@ -33,12 +33,12 @@ def _total(report: DriftReport) -> int:
     return report.count(HOLDS) + report.count(DRIFT) + report.count(UNKNOWN)
 
 
-def _shown(report: DriftReport, every: bool) -> list[Row]:
+def _shown(report: DriftReport, every: bool) -> list[Expected]:
     """All rows, or those that do not simply hold in every version."""
     return [row for row in report.rows if every or any(result.status != HOLDS for result in row.results)]
 
 
-def _problems(report: DriftReport) -> Iterator[tuple[str, Row, Result]]:
+def _problems(report: DriftReport) -> Iterator[tuple[str, Expected, Result]]:
     for row in report.rows:
         for version, result in zip(report.versions, row.results, strict=True):
             if result.status in (DRIFT, UNKNOWN):

@@ -40,7 +40,7 @@ def pooled(runs: Iterable[tuple[StoredRun, Session]]) -> Floors:
 
 
 def pooled_deltas(of_runs: Iterable[Mapping[RowKey, list[float]]]) -> Floors:
-    """The same of the runs' deltas."""
+    """Standard deviation of one A/A delta and its degrees of freedom, for each row, from the deltas of each run."""
     groups: dict[RowKey, list[list[float]]] = {}
     for deltas in of_runs:
         for key, values in deltas.items():

@@ -84,7 +84,7 @@ def _paged(inputs: Inputs) -> dict[str, Any]:
 
 
 def _unified(inputs: Inputs) -> dict[str, Any]:
-    """The same as AITER and SGLang name it, with int64 lengths: the assembly takes no others."""
+    """Arguments as AITER and SGLang name them, with int64 lengths: the assembly takes no others."""
     arguments = _paged(inputs)
     del arguments["kv"]
     return arguments | {"seqused_k": inputs.seqused_k.long(), "block_table": inputs.block_table}

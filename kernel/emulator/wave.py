@@ -162,7 +162,7 @@ class Wave:
         return bits
 
     def floats(self, text: str) -> Floats:
-        """The same as fp32."""
+        """A vector operand's 64 lanes as fp32."""
         return self.vector(text).view(np.float32)
 
     def vector64(self, text: str) -> NDArray[np.uint64]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from harness.checks.same_answers import agree, alone, compare, fixed_prompts
+from harness.checks.same_answers import agree, alone, differences, fixed_prompts
 from harness.engines.base import read_output
 from harness.model import Finding, Output
 from harness.scenario.checked import OutputCheck
@@ -38,17 +38,17 @@ def test_equal_answers_agree() -> None:
 def test_texts_may_part_only_at_a_tie() -> None:
     tie = answer([1, 2, 3], second=9, gap=0.05)
     assert agree([tie], [answer([1, 9, 8])], CHECK).ties == 1
-    assert codes(compare([tie], [answer([1, 9, 8])], "no-mtp", CHECK)) == []
+    assert codes(differences([tie], [answer([1, 9, 8])], "no-mtp", CHECK)) == []
     # Not a tie: the second choice was worse, or another token was taken, or the text just ends.
     for reference, other in [
         (answer([1, 2, 3], second=9, gap=0.5), [1, 9, 8]),
         (tie, [1, 7, 8]),
         (tie, [1, 2]),
     ]:
-        assert codes(compare([reference], [answer(other)], "no-mtp", CHECK)) == ["output_differs"]
+        assert codes(differences([reference], [answer(other)], "no-mtp", CHECK)) == ["output_differs"]
     # Without log-probabilities nothing can be a tie.
-    assert codes(compare([Output((1, 2))], [Output((1, 3))], "no-mtp", CHECK)) == ["output_differs"]
-    assert codes(compare([tie], [], "no-mtp", CHECK)) == ["output_differs"]
+    assert codes(differences([Output((1, 2))], [Output((1, 3))], "no-mtp", CHECK)) == ["output_differs"]
+    assert codes(differences([tie], [], "no-mtp", CHECK)) == ["output_differs"]
 
 
 def test_logprobs_after_a_parting_do_not_count() -> None:
@@ -58,7 +58,7 @@ def test_logprobs_after_a_parting_do_not_count() -> None:
 
 
 def test_logprobs_beyond_rounding_are_a_finding() -> None:
-    [found] = compare([answer([1, 2])], [answer([1, 2], [-0.5, -0.6])], "no-mtp", CHECK)
+    [found] = differences([answer([1, 2])], [answer([1, 2], [-0.5, -0.6])], "no-mtp", CHECK)
     assert (found.code, found.invalid) == ("output_logprobs", True)
     assert "by 0.050 in the mean of 2 tokens; rounding explains 0.03" in found.message
 

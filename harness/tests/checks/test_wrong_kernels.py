@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.checks.same_answers import compare
+from harness.checks.same_answers import differences
 from harness.model import Output
 from harness.scenario.checked import OutputCheck
 from kernel import ops
@@ -135,12 +135,12 @@ on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="its tensors lie o
 def test_a_right_kernel_passes(reference: list[Output], right: Attention) -> None:
     found = answers(right)
     assert [o.ids for o in found] == [o.ids for o in reference]
-    assert not list(compare(reference, found, "no-mtp", CHECK))
+    assert not list(differences(reference, found, "no-mtp", CHECK))
 
 
 @on_cpu
 @pytest.mark.parametrize("broken", [last_page_dropped, drafts_see_each_other, swapped_descales])
 def test_a_broken_kernel_is_caught(reference: list[Output], broken: Attention) -> None:
-    found = list(compare(reference, answers(broken), "no-mtp", CHECK))
+    found = list(differences(reference, answers(broken), "no-mtp", CHECK))
     assert found
     assert all(finding.invalid for finding in found)

@@ -14,7 +14,7 @@ import pytest
 from harness.metrics.client_health import Health, health
 from harness.metrics.steady_window import Window
 from harness.model import Event, LoadLevel, RequestRecord, RequestStatus
-from harness.selftest.client import Case, cells, check_arrivals, check_client, compare, serving
+from harness.selftest.client import Streams, cells, check_arrivals, check_client, errors_against, serving
 from harness.selftest.truth_server import Schedule, Truth, read_truth
 
 
@@ -96,7 +96,7 @@ def test_errors_by_hand() -> None:
         blocked=0,
         cpu=0.0,
     )
-    errors = compare(requests, truth, LoadLevel(concurrency=1))  # the first one is the ramp
+    errors = errors_against(requests, truth, LoadLevel(concurrency=1))  # the first one is the ramp
     assert errors.stamp == pytest.approx([21 - 20.8, 22.5 - 22.2, 31 - 31, 32.5 - 32])
     assert errors.ttft == pytest.approx([1.0 - 0.7, 1.0 - 1.0])
     assert errors.tpot == pytest.approx([1.5 - 1.4, 1.5 - 1.0])
@@ -114,7 +114,7 @@ def test_health_by_hand() -> None:
 
 def test_the_client_agrees_with_the_truth() -> None:
     """Counts and pairs, not times: how exact the client is on this machine `mtpbench selftest client` says."""
-    checked = check_client(Case(8, 12, 4, Schedule(0.05, 0.02, 0.02, 3)))
+    checked = check_client(Streams(8, 12, 4, Schedule(0.05, 0.02, 0.02, 3)))
     assert checked.failed == 0
     assert len(checked.errors.ttft) >= 8
     assert len(checked.errors.stamp) == 5 * len(checked.errors.ttft)

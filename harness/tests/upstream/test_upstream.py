@@ -17,9 +17,9 @@ from harness.cli.app import main
 from harness.engines.sglang import _COUNTERS, _ENV, Sglang, SglangSettings
 from harness.upstream import checks
 from harness.upstream.checks import Check, Flag, Gate
-from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, compare
+from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, drift_of
 from harness.upstream.expectations import BEYOND_SGLANG, EXPECTATIONS, SUPPORTED
-from harness.upstream.reader import FolderTree, Tree, UpstreamError, WheelTree, release
+from harness.upstream.reader import Tree, UpstreamError, WheelTree, release
 from harness.upstream.render import delta, headline, to_json, to_markdown
 from kernel import gate
 
@@ -66,7 +66,7 @@ def drifted(report: DriftReport) -> dict[str, str]:
 
 
 def test_everything_holds_in_both_versions() -> None:
-    report = compare([Sources(v, sources(v)) for v in reversed(SUPPORTED)])
+    report = drift_of([Sources(v, sources(v)) for v in reversed(SUPPORTED)])
     assert drifted(report) == {}
     assert report.exit_code == 0
     assert report.versions == ("0.5.16", "0.5.23")
@@ -162,7 +162,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("path", "old", "new", "what", "message"), CHANGES)
 def test_a_change_upstream_is_noticed_and_named(path: str, old: str, new: str, what: str, message: str) -> None:
-    report = compare([changed(path, old, new)])
+    report = drift_of([changed(path, old, new)])
     found = {name: text for name, text in drifted(report).items() if name.startswith(what)}
     assert len(found) == 1, f"{what}: {drifted(report)}"
     assert message in next(iter(found.values()))
@@ -173,7 +173,7 @@ def test_a_change_upstream_is_noticed_and_named(path: str, old: str, new: str, w
 
 def test_the_line_of_a_changed_condition_is_given() -> None:
     tree = changed(AITER, "self.page_size == 16", "self.page_size == 64")
-    [row] = [row for row in compare([tree]).rows if row.what == "shape gate of the MTP verify kernel"]
+    [row] = [row for row in drift_of([tree]).rows if row.what == "shape gate of the MTP verify kernel"]
     line = tree.files[AITER].splitlines()[row.results[0].line - 1]
     assert "self.page_size == 64" in line
 
@@ -182,7 +182,7 @@ def test_what_moved_is_found_again() -> None:
     files = sources("0.5.23")
     files["sglang/kernels/mtp.py"] = files.pop(MTP)
     files[MTP] = ""
-    message = drifted(compare([Sources("0.5.23", files)]))["hook (AMD): unified_attention_3d_mtp_func"]
+    message = drifted(drift_of([Sources("0.5.23", files)]))["hook (AMD): unified_attention_3d_mtp_func"]
     assert "unified_attention_3d_mtp_func is now in sglang/kernels/mtp.py:3" in message
 
 
@@ -190,18 +190,18 @@ def test_a_file_that_is_gone_is_drift_and_one_that_cannot_be_read_is_unknown() -
     files = sources("0.5.23")
     del files[TRITON]
     assert (
-        drifted(compare([Sources("0.5.23", files)]))["hook (NVIDIA): fields of ForwardMetadata"] == "the file is gone"
+        drifted(drift_of([Sources("0.5.23", files)]))["hook (NVIDIA): fields of ForwardMetadata"] == "the file is gone"
     )
-    broken = compare([changed(TRITON, "class ForwardMetadata", "class class")])
+    broken = drift_of([changed(TRITON, "class ForwardMetadata", "class class")])
     assert broken.exit_code == 2
     there = [e for e in EXPECTATIONS if getattr(e.check, "path", "") == TRITON and e.applies_to("0.5.23")]
     assert broken.count(UNKNOWN) == len(there) > 2
-    unread = compare([changed(FIELDS, "choices=ATTENTION_BACKEND_CHOICES", "choices=ask_the_platform()")])
+    unread = drift_of([changed(FIELDS, "choices=ATTENTION_BACKEND_CHOICES", "choices=ask_the_platform()")])
     assert unread.exit_code == 2
 
 
 def test_what_holds_and_yet_changed_is_listed() -> None:
-    report = compare([Sources(v, sources(v)) for v in SUPPORTED])
+    report = drift_of([Sources(v, sources(v)) for v in SUPPORTED])
     [change] = [c for c in report.changes if c.what == "flag --attention-backend"]
     assert change.versions == ("0.5.16", "0.5.23")
     assert delta(change.before, change.after) == "− cutlass_mla; + qsa"
@@ -300,14 +300,11 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return call
 
 
-def test_wheels_and_folders_read_alike(tmp_path: Path) -> None:
+def test_a_wheel_reads_like_its_sources(tmp_path: Path) -> None:
     files = sources("0.5.23")
-    for path, text in files.items():
-        (tmp_path / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "tree" / path).write_text(text, encoding="utf-8")
-    from_folder = compare([FolderTree(tmp_path / "tree", "0.5.23")])
-    from_wheel = compare([WheelTree(wheel(tmp_path, "0.5.23", files))])
-    assert from_folder.rows == from_wheel.rows
+    from_sources = drift_of([Sources("0.5.23", files)])
+    from_wheel = drift_of([WheelTree(wheel(tmp_path, "0.5.23", files))])
+    assert from_sources.rows == from_wheel.rows
     assert from_wheel.exit_code == 0
     document = json.loads(to_json(from_wheel))
     assert document["exit_code"] == 0
