@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import dataclass
 from typing import Any
 
 from kernel.evidence import Evidence
@@ -112,11 +113,12 @@ class _Arm:
         """``call`` as SGLang made it; ``full`` with what it left out.  True if the output is written."""
         if not self._serving:
             return bool(original(**call))
-        if self._reason(_packed(full)) is None:
-            return self._attend(full, _aiter)
+        gated = self._gated(full)
+        if gated.reason is None:
+            return self._serve(gated, _aiter)
         done = bool(original(**call))
         if done:
-            self._attend(full, _aiter)  # counts why not
+            self._serve(gated, _aiter)  # counts why not
         return done
 
     def _attend(self, call: dict[str, Any], generic: Call) -> bool:
@@ -129,34 +131,45 @@ class _Arm:
         Returns:
             Whether the output is written.
         """
-        if not self._serving:
-            return False
-        served = self._serving[-1]
+        return bool(self._serving) and self._serve(self._gated(call), generic)
+
+    def _serve(self, gated: _Gated, generic: Call) -> bool:
+        """Within a batch: serve a call that the gate has seen, or count why not.  True if the output is written."""
+        call, served = gated.call, self._serving[-1]
         served.calls += 1
         captured = seen(self.evidence, call["q"].device)
         served.sequences = call["seqused_k"].shape[0]
-        packed = _packed(call)
-        reason = self._reason(packed)
-        if reason is not None:
-            served.count_passed(reason, captured)
+        if gated.reason is not None:
+            served.count_passed(gated.reason, captured)
             return False
-        served.count_served(call["max_seqlen_q"], captured, "aiter" if self.arm == "generic" else _body(packed))
+        served.count_served(call["max_seqlen_q"], captured, "aiter" if self.arm == "generic" else _body(gated))
         if self.arm == "generic":
-            generic(**packed)
+            generic(**call)
         else:
-            self._verify(**_ours(packed))
+            self._verify(**_ours(call))
         return True
 
-    def _reason(self, call: dict[str, Any]) -> str | None:
-        """Why the arm does not serve a call; None if it does."""
+    def _gated(self, call: dict[str, Any]) -> _Gated:
+        """A call as SGLang made it, before the gate."""
         from kernel.gate import reject_reason
 
+        packed = _packed(call)
         if self.arm == UPSTREAM:
-            return UPSTREAM
-        reason = reject_reason(_case(call))
-        if reason is None and not call.get("causal", True):
-            return "not_causal"
-        return reason
+            return _Gated(packed, None, UPSTREAM)
+        case = _case(packed)
+        reason = reject_reason(case)
+        if reason is None and not packed.get("causal", True):
+            reason = "not_causal"
+        return _Gated(packed, case, reason)
+
+
+@dataclass(frozen=True)
+class _Gated:
+    """A call, heads packed, with what the gate saw of it; `reason`: why the arm does not serve it, None if it does."""
+
+    call: dict[str, Any]
+    case: Any
+    reason: str | None
 
 
 def _is_there(target: str) -> bool:
@@ -188,10 +201,10 @@ def _ours(call: dict[str, Any]) -> dict[str, Any]:
     return {name: call[name] for name in names} | {"kv": Pages(call["seqused_k"], call["block_table"])}
 
 
-def _body(call: dict[str, Any]) -> str:
+def _body(gated: _Gated) -> str:
     from kernel.ops import chosen_body
 
-    return chosen_body(call["q"], call["k"], call["v"], _case(call))
+    return chosen_body(gated.call["q"], gated.call["k"], gated.call["v"], gated.case)
 
 
 def _case(call: dict[str, Any]) -> Any:

@@ -56,20 +56,20 @@ def _extend_hook(arm: str, evidence: Evidence) -> Hook:
 
         def extend(*values: Any, **named: Any) -> Any:
             served.calls += 1
-            if not _serve(serve, served, backend, batch, values, named):
+            reason = _serve(serve, served, backend, batch, values, named)
+            if reason is not None:
+                served.count_passed(reason, seen(evidence, q.device))
                 plain[EXTEND_KERNEL](*values, **named)
 
         def verify(name: str) -> Call:
             def call(*values: Any, **named: Any) -> bool:
                 """One of SGLang's own verify kernels: what it does not serve comes to the extend kernel."""
-                if serve is not None and _serve(serve, served, backend, batch, values, named, count_passed=False):
-                    served.calls += 1
-                    return True
-                done = bool(plain[name](*values, **named))
+                reason = UPSTREAM if serve is None else _serve(serve, served, backend, batch, values, named)
+                done = reason is None or bool(plain[name](*values, **named))
                 if done:
                     served.calls += 1
-                    reason = UPSTREAM if serve is None else _reason(served, backend, _named(values), named)
-                    served.count_passed(reason or OTHER_PATH, seen(served.evidence, q.device))
+                if done and reason is not None:
+                    served.count_passed(reason, seen(evidence, q.device))
                 return done
 
             return call
@@ -114,8 +114,7 @@ def _serve(
     batch: Any,
     values: tuple[Any, ...],
     named: dict[str, Any],
-    count_passed: bool = True,
-) -> bool:
+) -> str | None:
     """Stands in for ``extend_attention_fwd`` while a batch of few query tokens a sequence is served.
 
     Args:
@@ -125,23 +124,21 @@ def _serve(
         batch: SGLang's.
         values: of the call.
         named: of the call.
-        count_passed: count a call that is not served.
 
     Returns:
-        Whether the output is written.
+        Why the call is not served; None where the output is written.
     """
     from kernel.call import TokenSlots
+    from kernel.gate import reject_reason
     from kernel.ops import chosen_body
 
     call = _named(values)
     captured = seen(served.evidence, call["q"].device)
     served.sequences = call["kv_indptr"].shape[0] - 1
-    reason = UPSTREAM if serve is None else _reason(served, backend, call, named)
-    if serve is None or reason is not None:
-        if count_passed:
-            served.count_passed(str(reason), captured)
-        return False
-    case = _case(served, backend, call, named)
+    case = None if serve is None else _case(served, backend, call, named)
+    reason = UPSTREAM if case is None else reject_reason(case) or call_reason(backend, call, named)
+    if serve is None or case is None or reason is not None:
+        return reason
     generic = served.evidence.arm == "generic"
     body = "generic_attention" if generic else chosen_body(call["q"], call["k_buffer"], call["v_buffer"], case)
     served.count_served(case.max_seqlen_q, captured, body)
@@ -158,7 +155,7 @@ def _serve(
         k_descale=call["k_scale"],
         v_descale=call["v_scale"],
     )
-    return True
+    return None
 
 
 def _case(served: Served, backend: Any, call: dict[str, Any], named: dict[str, Any]) -> Any:
@@ -174,13 +171,6 @@ def _case(served: Served, backend: Any, call: dict[str, Any], named: dict[str, A
         max_seqlen_k=backend.max_context_len,
         tree_width=max(backend.topk, 1),
     )
-
-
-def _reason(served: Served, backend: Any, call: dict[str, Any], named: dict[str, Any]) -> str | None:
-    """Why the arm does not serve a call; None if it does."""
-    from kernel.gate import reject_reason
-
-    return reject_reason(_case(served, backend, call, named)) or call_reason(backend, call, named)
 
 
 def call_reason(backend: Any, call: dict[str, Any], named: dict[str, Any]) -> str | None:
