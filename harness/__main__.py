@@ -3,16 +3,9 @@
 
 def main() -> None:
     """The command line. Load processes import their parent's main module anew, this one: so it imports nothing else."""
-    import os
-    import signal
+    from harness.cli.early import leave_at_once
 
-    def early(_number: int, _frame: object) -> None:
-        """Ctrl-C while Python still imports: a second in which there is nothing to end and nothing to save."""
-        os.write(2, b"interrupted before anything began\n")
-        os._exit(130)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, early)
+    leave_at_once()
     from harness.cli.app import main as command_line
 
     command_line()

@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from harness.cli.early import leaving_at_once
+
 MARKUP: Final = "markdown"
 
 
@@ -31,7 +33,8 @@ class ListedVerb(TyperCommand):
     def load(self) -> Any:
         """The verb itself, with its options: imports its file."""
         file, _, verbs = self.place.partition(":")
-        module = importlib.import_module(f"harness.cli.{file}")
+        with leaving_at_once():
+            module = importlib.import_module(f"harness.cli.{file}")
         return get_group(getattr(module, verbs or "verbs")).commands[str(self.name)]
 
 

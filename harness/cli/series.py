@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from harness.cli.ab import day_of
 from harness.cli.common import err, out
+from harness.cli.comparing import day_of
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import judged_of, renaming

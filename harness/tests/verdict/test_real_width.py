@@ -8,7 +8,7 @@ import pytest
 import real_width
 from commands import mtpbench
 
-from harness.cli.ab import stored_comparison
+from harness.cli.compare import named_runs, stored_comparison
 from harness.verdict.compare import Verdict
 
 
@@ -18,7 +18,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_headline_is_that_of_the_primary_endpoint(measured: Path) -> None:
-    found = stored_comparison([str(measured)], None, None, str(measured.parent), measured / "none.yaml")
+    found = stored_comparison(named_runs([str(measured)]), None, None, str(measured.parent), measured / "none.yaml")
     assert found.verdict in (Verdict.PASS, Verdict.IMPROVED)
     assert "is 36.1 % faster, not yet proven" in found.headline
     row = next(row for row in found.rows if row.primary)
@@ -27,7 +27,7 @@ def test_the_headline_is_that_of_the_primary_endpoint(measured: Path) -> None:
 
 
 def test_what_the_scenario_sets_is_no_row(measured: Path) -> None:
-    found = stored_comparison([str(measured)], None, None, str(measured.parent), measured / "none.yaml")
+    found = stored_comparison(named_runs([str(measured)]), None, None, str(measured.parent), measured / "none.yaml")
     assert not any(row.key.metric.startswith("accept_length") for row in found.rows)
     said = "mtp-upstream → mtp-in-tree: its accept length is set to 3.3 by the scenario, so it is not compared."
     assert said in found.notes
