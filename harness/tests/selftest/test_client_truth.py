@@ -94,7 +94,6 @@ def test_errors_by_hand() -> None:
         sent=np.array([10.9, 20.8, 12.4, 22.2, 31.0, 32.0]),
         tokens=np.array([1, 1, 2, 2, 1, 2]),
         blocked=0,
-        cpu=0.0,
     )
     errors = errors_against(requests, truth, LoadLevel(concurrency=1))  # the first one is the ramp
     assert errors.stamp == pytest.approx([21 - 20.8, 22.5 - 22.2, 31 - 31, 32.5 - 32])
