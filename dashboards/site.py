@@ -24,6 +24,7 @@ from harness.results.report import build as report_of
 from harness.stats import inference
 from harness.store.ab_record import Side
 from harness.store.archive import Archive, Kept
+from harness.store.events import Event as SeriesEvent
 from harness.store.runs import StoredRun, load_run
 from harness.verdict.aa_floor import Floors, pooled
 from harness.verdict.accepted import Ledger
@@ -232,15 +233,15 @@ def gather(
         scenarios=tuple(views),
         reports=reports,
         ledger=ledger,
-        troubles=tuple(_troubles(archive, today)),
+        troubles=tuple(_troubles(archive, today, judgement.events)),
         floors={place: pooled(archive.aa_runs(*place)) for place in sorted(places)},
         explained={view.name: _explained(view, reports) for view in views},
     )
 
 
-def _troubles(archive: Archive, today: date) -> list[Trouble]:
+def _troubles(archive: Archive, today: date, events: Sequence[SeriesEvent]) -> list[Trouble]:
     nights, _ = read_nights(archive.root)
-    last = last_nights([night for night in nights if night.day <= today])
+    last = last_nights([night for night in nights if night.day <= today], events)
     return [one for night in last for one in troubles(night, archive)]
 
 

@@ -22,7 +22,7 @@ from harness.nightly.diary import new_events, why
 from harness.nightly.judged import Judged, judge
 from harness.nightly.night import Trouble, last_nights, read_nights, troubles, worst
 from harness.store.archive import read_archive
-from harness.store.events import append, file_of
+from harness.store.events import append, file_of, read_events
 from harness.store.remote import Remote, is_url
 from harness.text import markdown_table
 from harness.verdict.accepted import FILE
@@ -109,7 +109,7 @@ def nights_of(root: Path, today: date, scenario: str = "") -> list[Trouble]:
     nights, left_out = read_nights(root)
     for text in left_out:
         err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
-    last = last_nights([night for night in nights if night.day <= today])
+    last = last_nights([night for night in nights if night.day <= today], read_events(root)[0])
     if not last:
         return []
     archive = read_archive(root)

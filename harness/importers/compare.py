@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from harness.errors import MtpbenchError
 from harness.importers.registry import IMPORTERS
+from harness.importers.units import factor
 from harness.stats.decision import Margins, Plan, RowDecision, State, decide
 from harness.store.imported_runs import ImportedRun, Number, Point, is_imported, load
 from harness.text import escape, markdown_table, terminal_table
@@ -48,6 +49,7 @@ class ImportRow:
     base: float | None
     head: float | None
     decision: RowDecision
+    why: str = ""  # it can't be judged
 
     @property
     def change(self) -> float | None:
@@ -112,16 +114,18 @@ def compare_imported(
         what = f"no number of {', '.join(unknown)} is in any of these results"
         raise MtpbenchError(what, f"--metric NAME with one of: {', '.join(have)}")
     ours, theirs = _points(base), _points(head)
-    rows = _rows(ours, theirs, names)
+    if unlike := _unlike_units([*base, *head], names):
+        what = f"INCOMPARABLE: no unit of one turns into that of the other: {'; '.join(unlike)}."
+        return _with(blank, Verdict.INCOMPARABLE, what, notes=notes)
+    rows = _rows(ours, theirs, names) if {*ours} & {*theirs} else []
     if not rows:
         known = sorted({n.name for points in ours.values() for p in points for n in p.numbers if _usable(n)})
         raise MtpbenchError(
             f"no number of {', '.join(names)} is on both sides at the same arm and load",
             f"--metric NAME with one of: {', '.join(known)}; --arm at import makes names agree.",
         )
-    for name, has, other in (("base", ours, theirs), ("head", theirs, ours)):
-        for arm, load_ in sorted({*has} - {*other}):
-            notes.append(f"only {name} has {arm or 'the unnamed arm'} at {load_}")
+    notes += [f"only head has {arm or 'the unnamed arm'} at {load_}" for arm, load_ in sorted({*theirs} - {*ours})]
+    notes += [f"{name}: {there} is turned into {here}" for name, here, there in _converted([*base, *head], names)]
     worst = min(rows, key=lambda row: list(Verdict).index(row.verdict))
     return _with(blank, worst.verdict, _headline(worst, rows), rows, notes)
 
@@ -170,32 +174,99 @@ def _usable(number: Number) -> bool:
     return number.higher_is_better is not None
 
 
+def _units(runs: Sequence[ImportedRun], name: str) -> list[str]:
+    """The units in which a number is given, that of base first."""
+    return list(dict.fromkeys(n.unit for run in runs for p in run.points if (n := p.get(name)) is not None))
+
+
+def _unlike_units(runs: Sequence[ImportedRun], names: Sequence[str]) -> list[str]:
+    """Numbers of which one side can't be put into the unit of the other."""
+    out = []
+    for name in names:
+        units = _units(runs, name)
+        if any(factor(unit, units[0]) is None for unit in units):
+            out.append(f"{name} is in {' and in '.join(units)}")
+    return out
+
+
+def _converted(runs: Sequence[ImportedRun], names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """(number, the unit that is shown, another one in which it was given)."""
+    units = {name: _units(runs, name) for name in names}
+    return [(name, found[0], other) for name, found in units.items() for other in found[1:]]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One number at one load, before it is judged. `wrong`: why it can't be, with its word."""
+
+    load: str
+    arm: str
+    number: Number
+    base: tuple[float, ...] = ()
+    head: tuple[float, ...] = ()
+    wrong: tuple[Verdict, str] | None = None
+
+
+def _find(base: Sequence[Point], head: Sequence[Point], name: str, load_: str, arm: str) -> _Found | None:
+    """What both sides say of a number; None where neither has it."""
+    ours, theirs = ([point.get(name) for point in side] for side in (base, head))
+    known = [number for number in (*ours, *theirs) if number is not None]
+    if not known or not _usable(known[0]):
+        return None
+    first = known[0]
+    values = [
+        [n.value * (factor(n.unit, first.unit) or math.nan) for n in side if n is not None] for side in (ours, theirs)
+    ]
+    found = _Found(load_, arm, first, tuple(values[0]), tuple(values[1]))
+    if not values[1]:
+        return replace(found, wrong=(Verdict.MISSING, "head does not have it"))
+    if not values[0]:
+        return replace(found, wrong=(Verdict.NO_BASELINE, "base does not have it"))
+    for side, numbers, have in (("base", ours, values[0]), ("head", theirs, values[1])):
+        if len(have) < len(numbers):
+            what = f"{len(numbers) - len(have)} of {len(numbers)} results of {side} do not have it"
+            return replace(found, wrong=(Verdict.INVALID, what))
+        if min(have) <= 0:
+            return replace(found, wrong=(Verdict.INVALID, f"{side} measured {min(have):g}"))
+    return found
+
+
 def _rows(
     base: dict[tuple[str, str], list[Point]], head: dict[tuple[str, str], list[Point]], names: Sequence[str]
 ) -> list[ImportRow]:
-    found: list[tuple[str, str, Number, list[tuple[float, float]]]] = []
-    for arm, load_ in base:
-        for name in names:
-            ours = [n for point in base[arm, load_] if (n := point.get(name))]
-            theirs = [n for point in head.get((arm, load_), []) if (n := point.get(name))]
-            pairs = [(b.value, h.value) for b, h in zip(ours, theirs, strict=False) if b.value > 0 and h.value > 0]
-            if pairs and _usable(ours[0]):
-                found.append((load_, arm, ours[0], pairs))
-    most = max((len(pairs) for *_, pairs in found), default=0)
-    table = np.full((most, len(found)), np.nan)
-    for column, (_, _, number, pairs) in enumerate(found):
-        sign = -1.0 if number.higher_is_better else 1.0
-        for row, (b, h) in enumerate(pairs):
+    places = [(arm, load_, name) for arm, load_ in base for name in names]
+    maybe = [_find(base[arm, at], head.get((arm, at), []), name, at, arm) for arm, at, name in places]
+    found = [one for one in maybe if one is not None]
+    judged = [one for one in found if one.wrong is None]
+    most = max((min(len(one.base), len(one.head)) for one in judged), default=0)
+    table = np.full((most, len(judged)), np.nan)
+    for column, one in enumerate(judged):
+        sign = -1.0 if one.number.higher_is_better else 1.0
+        for row, (b, h) in enumerate(zip(one.base, one.head, strict=False)):
             table[row, column] = sign * math.log(h / b)
-    decided = decide(table, Plan.once(most), margins=[Margins()] * len(found)) if found else []
+    decided = iter(decide(table, Plan.once(most), margins=[Margins()] * len(judged)) if judged else [])
+    columns = iter(range(len(judged)))
     out = []
-    for column, (load_, arm, number, pairs) in enumerate(found):
-        decision = decided[column]
+    for one in found:
+        if one.wrong is not None:
+            word, why = one.wrong
+            ours, theirs = _geometric(one.base), _geometric(one.head)
+            out.append(ImportRow(one.load, one.arm, one.number, word, ours, theirs, RowDecision(State.OPEN, 0), why))
+            continue
+        decision, column = next(decided), next(columns)
+        pairs = min(len(one.base), len(one.head))
         if decision.n == 1:  # a change without an interval
             decision = RowDecision(State.OPEN, 1, mean=float(table[0, column]))
-        b, h = (float(np.exp(np.mean(np.log(side)))) for side in zip(*pairs, strict=True))
-        out.append(ImportRow(load_, arm, number, _VERDICTS[decision.state], b, h, decision))
+        ours, theirs = _geometric(one.base[:pairs]), _geometric(one.head[:pairs])
+        out.append(ImportRow(one.load, one.arm, one.number, _VERDICTS[decision.state], ours, theirs, decision))
     return out
+
+
+def _geometric(values: Sequence[float]) -> float | None:
+    """Their geometric mean; a zero among them makes it none, as it is worth seeing."""
+    if not values:
+        return None
+    return 0.0 if min(values) <= 0 else float(np.exp(np.mean(np.log(values))))
 
 
 def _change(number: Number, delta: float) -> float | None:
@@ -206,6 +277,10 @@ def _change(number: Number, delta: float) -> float | None:
 
 def _headline(worst: ImportRow, rows: Sequence[ImportRow]) -> str:
     place = f"{worst.number.name} at {worst.load}" + (f" ({worst.arm})" if worst.arm else "")
+    if worst.why:
+        same = sum(row.verdict is worst.verdict for row in rows)
+        more = f" {same} of {len(rows)} rows are {worst.verdict.value}." if same > 1 else ""
+        return f"{worst.verdict.value}: {place}: {worst.why}.{more}"
     change = f"{100 * worst.change:+.1f} %" if worst.change is not None else "unknown"
     if worst.decision.n < 2:
         return (
@@ -227,8 +302,8 @@ def cells(row: ImportRow) -> tuple[str, ...]:
         row.load,
         row.arm or "unknown",
         f"{row.number.name} [{row.number.unit}]",
-        f"{row.base:.5g}",
-        f"{row.head:.5g}",
+        f"{row.base:.5g}" if row.base is not None else "–",
+        f"{row.head:.5g}" if row.head is not None else "–",
         f"{100 * row.change:+.1f} %" if row.change is not None else "–",
         interval,
         str(row.decision.n),
@@ -274,6 +349,7 @@ def to_json(comparison: ImportComparison) -> str:
             "name": one.number.name,
             "unit": one.number.unit,
             "verdict": one.verdict.value,
+            "why": one.why or None,
             "base": one.base,
             "head": one.head,
             "change": one.change,

@@ -22,6 +22,7 @@ from harness.model import LoadLevel, Pass
 from harness.results.lines import launch_value
 from harness.scenario.format import Scenario
 from harness.store.archive import Archive
+from harness.store.events import Event
 from harness.store.runs import NIGHTS, StoredRun, read_json, utc_now, write_atomically
 from harness.text import escape
 from harness.verdict.compare import EXIT_CODES, Verdict
@@ -162,9 +163,30 @@ def read_nights(root: Path) -> tuple[list[Night], list[str]]:
     return sorted(found, key=lambda night: night.begun_at), left_out
 
 
-def last_nights(nights: Sequence[Night]) -> list[Night]:
-    """The last night of each host."""
-    return list({night.host: night for night in nights}.values())
+def last_nights(nights: Sequence[Night], events: Sequence[Event] = ()) -> list[Night]:
+    """The last night of each host, less what somebody has retired since."""
+    last = {night.host: night for night in nights}.values()
+    return [known for night in last if (known := _less_retired(night, events)) is not None]
+
+
+def _less_retired(night: Night, events: Sequence[Event]) -> Night | None:
+    """None where the host itself is retired."""
+    retired = [
+        event.series
+        for event in events
+        if event.kind == "retired"
+        and event.series.get("host", night.host) == night.host
+        and str(event.facts.get("since", event.at[:10])) >= str(night.day)
+    ]
+    if any(set(of) == {"host"} for of in retired):
+        return None
+
+    def is_retired(place: Place) -> bool:
+        known = {"scenario": place.scenario, "arm": place.arm, "tp": place.tp, "level": place.level.label}
+        return any(all(known.get(name, value) == value for name, value in of.items()) and "metric" not in of
+                   for of in retired)  # fmt: skip
+
+    return replace(night, expected=tuple(place for place in night.expected if not is_retired(place)))
 
 
 def troubles(night: Night, archive: Archive) -> list[Trouble]:

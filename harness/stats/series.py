@@ -608,7 +608,8 @@ class _Watched:
         span = min(NOW, self.last + 1 - self.shift)
         recent = [i for i in off if i + self.shift > self.last - NOW]
         if span >= 2 * MIN_BASELINE and len(recent) > _MANY_EXCURSIONS * span:
-            return f"{len(recent)} of its last {span} nights are far off its level"
+            wide = _percent(float(np.std(self.y[self.last + 1 - span : self.last + 1], ddof=1)))
+            return f"{len(recent)} of its last {span} nights are far off its level; all of these spread by {wide}"
         rest = np.concatenate([self._rest(stretch) for stretch in chain if not stretch.drift] or [np.empty(0)])
         if len(rest) >= 2 * _SWING_NIGHTS:
             new, old = rest[-_SWING_NIGHTS:], rest[-WINDOW - _SWING_NIGHTS : -_SWING_NIGHTS]

@@ -15,6 +15,7 @@ from scipy import stats as scipy_stats
 from harness.errors import MtpbenchError
 from harness.importers import compare as import_compare
 from harness.importers.compare import compare_imported
+from harness.importers.units import factor
 from harness.model import Finding
 from harness.store.imported_runs import ImportedRun, Number, Origin, Point
 from harness.verdict.compare import Verdict
@@ -143,3 +144,73 @@ def test_an_imported_result_is_never_compared_with_a_measured_run(tmp_path: Path
     measured = Path(__file__).parents[3] / "docs" / "results" / "20261130T005138Z-h200-smoke-4f5617"
     done = mtpbench("compare", imported(tmp_path, "b", 1.0), measured, cwd=tmp_path, check=2)
     assert "their numbers are defined otherwise" in done.stderr
+
+
+def without(of: ImportedRun, name: str, only: int | None = None) -> ImportedRun:
+    """A result that lacks a number; only in its nth point where one is named."""
+    return replace(
+        of,
+        points=tuple(
+            replace(p, numbers=tuple(n for n in p.numbers if n.name != name)) if only in (None, k) else p
+            for k, p in enumerate(of.points)
+        ),
+    )
+
+
+BOTH = ["median_tpot_ms", "output_throughput"]
+
+
+def test_a_measured_zero_is_invalid_and_a_key_that_is_gone_is_missing() -> None:
+    """As seen in use: head's throughput was 0, or its key gone, and the word was PASS."""
+    zero = compare_imported([BASE], [scaled(1.0, 0.0)], BOTH)
+    assert (zero.verdict, zero.exit_code) == (Verdict.INVALID, 2)
+    assert zero.headline == "INVALID: output_throughput at 16 (mtp): head measured 0."
+    gone = compare_imported([BASE], [without(scaled(1.0, 1.0), "output_throughput")], BOTH)
+    assert (gone.verdict, gone.exit_code) == (Verdict.MISSING, 6)
+    assert gone.headline == "MISSING: output_throughput at 16 (mtp): head does not have it."
+    assert compare_imported([BASE], [without(BASE, "output_throughput", 2)], BOTH).verdict is Verdict.INVALID
+    new = compare_imported([without(BASE, "output_throughput")], [scaled(1.0, 1.0)], BOTH)
+    assert [row.verdict for row in new.rows] == [Verdict.PASS, Verdict.NO_BASELINE]
+    assert "| 6 |" not in import_compare.to_markdown(gone)
+    row = json.loads(import_compare.to_json(gone))["rows"][1]
+    assert (row["verdict"], row["why"], row["head"]) == ("MISSING", "head does not have it", None)
+
+
+def test_a_load_that_is_gone_is_missing() -> None:
+    other = replace(BASE, points=(*BASE.points, replace(BASE.points[0], concurrency=64)))
+    gone = compare_imported([other], [scaled(1.0, 1.0)], BOTH)
+    assert gone.verdict is Verdict.MISSING
+    assert gone.headline.startswith("MISSING: median_tpot_ms at 64 (mtp): head does not have it. 2 of 4 rows")
+    assert compare_imported([scaled(1.0, 1.0)], [other], BOTH).notes[-1] == "only head has mtp at 64"
+
+
+def in_unit(of: ImportedRun, name: str, unit: str, scale: float = 1.0) -> ImportedRun:
+    """A result that gives one of its numbers in another unit."""
+    return replace(
+        of,
+        points=tuple(
+            replace(p, numbers=tuple(replace(n, unit=unit, value=n.value * scale) if n.name == name else n
+                                     for n in p.numbers))
+            for p in of.points
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1e-3), ("sec", 1e-3), ("us", 1e3), ("ms", 1.0)])
+def test_units_are_converted(unit: str, scale: float) -> None:
+    """As seen in use: `sec` on one side and `ms` on the other was IMPROVED by 99.9 %, or FAIL by 99 900 %."""
+    for base, head in ((BASE, in_unit(scaled(1.054, 1.0), BOTH[0], unit, scale)),
+                       (in_unit(BASE, BOTH[0], unit, scale), scaled(1.054, 1.0))):  # fmt: skip
+        comparison = compare_imported([base], [head], BOTH[:1])
+        assert comparison.verdict is Verdict.FAIL
+        assert comparison.rows[0].change == pytest.approx(0.054, abs=1e-3)
+        assert any("is turned into" in note for note in comparison.notes) == (unit != "ms")
+
+
+@pytest.mark.parametrize("unit", ["tokens/s", "", "furlongs"])
+def test_units_that_do_not_fit_are_named(unit: str) -> None:
+    comparison = compare_imported([BASE], [in_unit(BASE, BOTH[0], unit)], BOTH)
+    assert comparison.verdict is Verdict.INCOMPARABLE
+    assert f"median_tpot_ms is in ms and in {unit}" in comparison.headline
+    assert factor("tokens/ms", "tok/s") == pytest.approx(1000)
+    assert factor("requests/min", "tokens/s") is None

@@ -100,6 +100,17 @@ def test_a_host_that_got_slower_drifts_and_its_runs_judge_nothing(tmp_path: Path
     assert floors(tmp_path, "a", "scripted") != with_bad
 
 
+@pytest.mark.parametrize("odd", [0.51, 0.8, 1.3, 2.0])
+def test_a_bad_night_does_not_blind_it(tmp_path: Path, odd: float) -> None:
+    """It reads the same model as the trend: one odd night counts in no level and in no spread."""
+    for night in range(12):
+        aa(tmp_path, night, level=0.010 * (odd if night == 4 else 1.0))
+    judged(tmp_path)
+    for night in (12, 13, 14):
+        aa(tmp_path, night, level=0.0106)
+    assert any("moved by +" in line for mark in judged(tmp_path)[-3:] for line in mark.drift)
+
+
 def test_equal_servers_that_differ_or_spread_are_a_drift(tmp_path: Path) -> None:
     for night in range(5):
         aa(tmp_path, night)
