@@ -11,7 +11,8 @@ from harness.engines.base import Engine
 from harness.engines.llamacpp import LlamaCpp, LlamaCppSettings
 from harness.engines.script import ScriptedSettings
 from harness.engines.scripted import Scripted
-from harness.engines.sglang import Sglang, SglangSettings
+from harness.engines.sglang import Sglang
+from harness.engines.sglang_settings import SglangSettings
 
 ENGINES: dict[str, Engine[Any]] = {
     "attach": Attach(),

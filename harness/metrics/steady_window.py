@@ -80,7 +80,8 @@ def counted(requests: Sequence[RequestRecord], window: Window | None, level: Loa
 def cut(r: RequestRecord, window: Window) -> RequestRecord:
     """A request as if it had been nothing but its decoding within the window: its first event there has one token.
 
-    Its verify steps are its further events, as every step sends one (harness/engines/sglang.py refuses other servers).
+    Its verify steps are its further events, as every step sends one (harness/engines/sglang_settings.py refuses other
+    servers).
     """
     events = [event for event in r.events if window.start <= event.t <= window.end]
     if not events:

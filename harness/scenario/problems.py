@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.engines.registry import ENGINES
-from harness.engines.sglang import SglangSettings, unread_variables
+from harness.engines.sglang_settings import SglangSettings, unread_variables
 from harness.metrics.definitions import samples_needed
 from harness.redact import secrets_in
 from harness.scenario.format import Scenario

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.errors import MtpbenchError
 from harness.scenario.format import Scenario
 from harness.simulator.shapes import ModelShape, model_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.engines import tiny_qwen35
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.errors import MtpbenchError
 
 _WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.53125}  # MXFP4: 4 bits and an 8-bit scale for 32 numbers

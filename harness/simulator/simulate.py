@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.checks.passes import SIMULATED, Expectations, findings
 from harness.engines.registry import ENGINES
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.errors import MtpbenchError
 from harness.metrics.definitions import PassView
 from harness.model import LoadLevel, Pass, PassKey, PassRecord

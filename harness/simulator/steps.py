@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.engines.sglang import SglangSettings, version_of
+from harness.engines.sglang_settings import SglangSettings, version_of
 from harness.simulator import attention
 from harness.simulator.attention import Call, Floats, Ints
 from harness.simulator.causes import Effects

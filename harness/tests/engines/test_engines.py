@@ -24,7 +24,8 @@ from harness.engines.llamacpp import LlamaCppSettings
 from harness.engines.registry import ENGINES
 from harness.engines.script import ScriptedSettings
 from harness.engines.server import free_port, server_process
-from harness.engines.sglang import RANKS, Sglang, SglangSettings, SglangSpeculation, mean_accept_length
+from harness.engines.sglang import RANKS, Sglang, mean_accept_length
+from harness.engines.sglang_settings import SglangSettings, SglangSpeculation
 from harness.engines.tiny_qwen35 import KINDS, config
 from harness.errors import ServerDiedError, WorkloadError
 from harness.fields import Container, ServerSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.engines.sglang_versions import version_of_image, versions
 from harness.scenario import yaml_file
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from commands import mtpbench
 
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.errors import ScenarioError
 from harness.importers.sglang_configs import CONTEXT_MARGIN, read_configs
 from harness.scenario import yaml_file

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.engines.sglang import SglangSettings
+from harness.engines.sglang_settings import SglangSettings
 from harness.errors import MtpbenchError, ScenarioError
 from harness.metrics.definitions import PassView, accept_length, step_time, tpot, ttft
 from harness.model import Pass

@@ -14,7 +14,8 @@ import yaml
 from servers import launch_context
 
 from harness.cli.app import main
-from harness.engines.sglang import _COUNTERS, _ENV, Sglang, SglangSettings
+from harness.engines.sglang import _COUNTERS, _ENV, Sglang
+from harness.engines.sglang_settings import SglangSettings
 from harness.upstream import checks
 from harness.upstream.checks import Check, Flag, Gate
 from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, drift_of
