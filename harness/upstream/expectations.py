@@ -410,6 +410,7 @@ _FLAGS = (
     _flag("--prefill-attention-backend", "scenarios/h200-qwen35-*.yaml", "None", "fa3"),
     _flag("--speculative-attention-mode", f"{_ENGINE}, scenarios/h200-qwen35-*.yaml", "'prefill'", "decode"),
     _flag("--speculative-draft-attention-backend", "scenarios/h200-qwen35-*.yaml", "None"),
+    _flag("--linear-attn-prefill-backend", "scenarios/h200-122b*.yaml, scenarios/h200-397b.yaml"),
     _flag("--enable-deterministic-inference", _ENGINE, "False"),
     _flag("--kv-cache-dtype", "scenarios/", "'auto'", "auto", "fp8_e4m3"),
     _flag("--page-size", "scenarios/"),
