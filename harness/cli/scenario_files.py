@@ -16,8 +16,6 @@ from harness.errors import ScenarioError
 from harness.scenario import yaml_file
 from harness.scenario.format import Scenario
 from harness.scenario.problems import warnings
-from harness.simulator.hardware import load_hardware
-from harness.simulator.memory import memory_notes
 
 verbs = verbs_of_a_file()
 
@@ -47,6 +45,9 @@ def _memory(scenario: Scenario, path: Path) -> list[str]:
     file = path.parent / "hardware" / "mi355x.yaml"
     if getattr(scenario.server, "gpu_vendor", "") != "amd" or not file.is_file():
         return []
+    from harness.simulator.hardware import load_hardware
+    from harness.simulator.memory import memory_notes
+
     gib = load_hardware(file).memory_gib
     return memory_notes(scenario, gib) if gib else []
 
