@@ -22,6 +22,9 @@ from dashboards.publish import MARK, write_site
 from dashboards.site import Site, gather, recent
 from harness.errors import MtpbenchError, StoreError
 from harness.model import Finding
+from harness.nightly.issues import issues
+from harness.nightly.report import to_json
+from harness.nightly.told import Status, percent
 from harness.selftest.year import LAST_NIGHT, write_year
 from harness.store.archive import Archive, Kept, read_archive
 from harness.store.runs import QUARANTINE_FILE
@@ -189,6 +192,25 @@ def test_the_overview_names_what_was_injected_worst_first(simulated: tuple[Site,
         assert said in words, said
     [accepted] = [one for one in site.told if one.excused]
     assert accepted.series.key.row.metric == "ttft_p50"
+
+
+def test_a_slowdown_has_one_number_on_every_page_in_the_trend_and_in_its_issue(simulated: tuple[Site, Path]) -> None:
+    """As seen in use: overview and scenario page of one site gave +2.1 and +5.7 % for one row."""
+    site, out = simulated
+    slow = [one for one in site.told if one.status is Status.REGRESSED]
+    assert slow
+    texts = "".join(issue.body for issue in issues(site.told)).replace("\\", "")
+    document = {one["sentence"]: one for one in json.loads(to_json(site.told))["series"]}
+    [view] = site.scenarios
+    overview_words, page_words = (read(out / name).words for name in ("index.html", f"scenario/{view.file}.html"))
+    for one in slow:
+        number, row = percent(one.series, one.delta or 0.0), str(one.series.key.row)
+        assert f"{100 * document[one.sentence]['change']:+.1f} %" == number
+        assert f"{number} since {one.since}" in overview_words
+        assert f"{one.series.key.row.arm} {number} since {one.since}" in page_words
+        assert number in next(line for line in texts.splitlines() if line.startswith(f"| {row} |"))
+        [change] = [c for c in one.changes if one.series.nights[c.start].day == one.since]
+        assert percent(one.series, change.delta) == number
 
 
 def test_a_store_that_nobody_feeds_is_shouted(simulated: tuple[Site, Path]) -> None:

@@ -20,7 +20,7 @@ _SELFTEST = group("selftest", "Checks of mtpbench itself, as tables.",
          "Put causes into simulated servers, and count how often `explain` names them. A hundred take "
          "about ten minutes."),
     verb("stats", "trend:selftests",
-         "Simulate launches with known effects: false positives, power, pairs and nights until they are found."),
+         "Simulate launches with known effects: false positives, power, and pairs until they are found."),
     verb("series", "trend:selftests",
          "How often is the model of a series of nights right? Simulated nights with the truth known; 4 minutes."),
     verb("year", "publish:selftests",

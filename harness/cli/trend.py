@@ -48,13 +48,18 @@ def check_series(
     Exit codes: 0 every target is met, 1 one is missed.
     """
     from harness.selftest.histories import table
+    from harness.selftest.rivals import rules, share
 
     rows = table(repetitions, seed, lambda line: err.print(Text(line, style="dim"), soft_wrap=True))
-    cells = [
-        (case.name, case.what, f"{figure:.3f}", f"≥ {case.least}" if case.least is not None else f"≤ {case.most}")
-        for case, figure, _ in rows
-    ]
-    titles = ("SIMULATED history", "counted", "share", "goal")
+    others = rules()
+    cells = []
+    for case, figure, _ in rows:
+        theirs = [share(case, rule, repetitions, seed) for rule in others.values()]
+        goal = f"≥ {case.least}" if case.least is not None else f"≤ {case.most}"
+        cells.append(
+            (case.name, case.what, f"{figure:.3f}", goal, *(f"{x:.3f}" if x is not None else "–" for x in theirs))
+        )
+    titles = ("SIMULATED history", "counted", "share", "goal", *others)
     sys.stdout.writelines(line + "\n" for line in markdown_table(titles, cells, titles[:2]))
     if not all(met for _, _, met in rows):
         raise typer.Exit(1)
@@ -175,7 +180,7 @@ def check_statistics(
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="As it stands in docs/statistics.md.")] = False,
 ) -> None:
-    """Simulate launches with known effects: false positives, power, pairs and nights until they are found."""
+    """Simulate launches with known effects: false positives, power, and pairs until they are found."""
     from harness.selftest.verdicts import everything, to_markdown, to_rich
 
     lines = everything(repetitions, seed)

@@ -1,6 +1,7 @@
 """Simulated launches with known effects, through the very rule that decides: how often is it right?
 
-Every figure of docs/statistics.md comes from here: `mtpbench selftest stats`.
+Every figure of docs/statistics.md about the A/B comes from here: `mtpbench selftest stats`. Those about series of
+nights come from `histories`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from rich.table import Table
 
 from harness.stats.decision import Plan, State, decide
 from harness.stats.inference import Floats
-from harness.stats.series import Change, History, read
 from harness.verdict.compare import Verdict
 
 ROWS = 24
@@ -165,94 +165,9 @@ def ab_table(repetitions: int, seed: int = 1, noises: Sequence[str] = tuple(NOIS
     return lines
 
 
-def changes(nights: list[float]) -> tuple[Change, ...]:
-    """All changes of a series, as they were told night by night."""
-    return read([History.of(nights)])[0].changes
-
-
-NIGHT = 0.02 / math.sqrt(3)  # three launches a night, 2 % each
-NIGHTS, STEP_AT = 100, 40
-
-
-def _ar1(draw: np.random.Generator, nights: int, r: float) -> Floats:
-    """Log values of nights whose noise has this lag-1 autocorrelation."""
-    own = draw.normal(0, NIGHT, nights)
-    out = np.empty(nights)
-    out[0] = own[0]
-    for i in range(1, nights):
-        out[i] = r * out[i - 1] + math.sqrt(1 - r * r) * own[i]
-    return out
-
-
-def _swapped(draw: np.random.Generator, nights: int) -> list[Floats]:
-    """Two hosts that take turns every ten nights, 3 % apart: a series each, as trend.build makes them."""
-    values = draw.normal(0, NIGHT, nights)
-    first = (np.arange(nights) // 10) % 2 == 0
-    return [values[first], values[~first] + 0.03]
-
-
-Nightly = Callable[[np.random.Generator], list[Floats]]
-SERIES: dict[str, Nightly] = {
-    "independent nights": lambda draw: [draw.normal(0, NIGHT, NIGHTS)],
-    "AR(1) noise, r = 0.5": lambda draw: [_ar1(draw, NIGHTS, 0.5)],
-    "the host swapped every 10 nights": lambda draw: _swapped(draw, NIGHTS),
-    "one night 30 % off, every 25 nights": lambda draw: [_with_lone_nights(draw)],
-}
-
-
-def _with_lone_nights(draw: np.random.Generator) -> Floats:
-    out = draw.normal(0, NIGHT, NIGHTS)
-    out[24::25] += math.log(1.3)
-    return out
-
-
-def trend_table(repetitions: int, seed: int = 1) -> list[Tally]:
-    """False alerts in 100 nights of one series, and when a step of 5.4 % is found."""
-    lines = []
-    for name, nightly in SERIES.items():
-        draw = np.random.default_rng(seed)
-        found = [[c for values in nightly(draw) for c in changes(values.tolist())] for _ in range(repetitions)]
-        sure = [sum(change.confirmed is not None for change in one) for one in found]
-        limit = 0.05 if name == "independent nights" else 0.2
-        lines.append(_mean(f"nothing changes, {name}", "confirmed false alerts / 100 nights", sure, limit))
-        lines.append(
-            _mean(f"nothing changes, {name}", "alerts / 100 nights, each starts an A/B", [len(o) for o in found])
-        )
-    for name, r, asked in (("independent nights", 0.0, True), ("AR(1) noise, r = 0.5", 0.5, False)):
-        draw = np.random.default_rng(seed + 1)
-        told, sure_by = {1: 0, 3: 0, 7: 0}, {3: 0, 7: 0}
-        for _ in range(repetitions):
-            values = _ar1(draw, STEP_AT + 7, r)
-            values[STEP_AT:] += EFFECT
-            for nights in told:
-                known = [c for c in changes(values[: STEP_AT + nights].tolist()) if c.worse and not c.withdrawn]
-                standing = [c for c in known if c.confirmed is None or c.confirmed >= STEP_AT]
-                told[nights] += bool(standing)
-                if nights in sure_by:
-                    sure_by[nights] += any(c.confirmed is not None for c in standing)
-        case, n = f"+5.4 % from one night on, {name}", repetitions
-        for nights, target in ((1, 0.85), (3, 0.99), (7, None)):
-            goal = Target.at_least(target) if asked and target else None
-            lines.append(_rate(case, f"found by night {nights}", told[nights], n, goal))
-        for nights, count in sure_by.items():
-            lines.append(_rate(case, f"confirmed by night {nights}, without an A/B", count, n, None))
-    return lines
-
-
-def _mean(case: str, what: str, counts: list[int], limit: float | None = None) -> Tally:
-    n = len(counts)
-    error = math.sqrt(max(float(np.var(counts)), 1 / n) / n)
-    return Tally(case, what, float(np.mean(counts)), error, n, Target.at_most(limit) if limit else None)
-
-
-def _rate(case: str, what: str, hits: int, n: int, target: Target | None) -> Tally:
-    share = hits / n
-    return Tally(case, what, share, math.sqrt(max(share * (1 - share), 1 / n) / n), n, target)
-
-
 def everything(repetitions: int, seed: int = 1) -> list[Tally]:
     """The whole table."""
-    return [*ab_table(repetitions, seed), *trend_table(repetitions, seed)]
+    return ab_table(repetitions, seed)
 
 
 _HEADERS = ("case", "what", "value", "± s.e.", "n", "target", "")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import special
 from scipy import stats as scipy_stats
 
-from harness.selftest.verdicts import NOISES, ab_table, trend_table
+from harness.selftest.verdicts import NOISES, ab_table
 from harness.stats import inference
 from harness.stats.decision import FAIL_ERROR, LIMIT, PASS_ERROR, TOLERANCE, Margins, Plan, State, decide, pairs_needed
 
@@ -195,5 +195,3 @@ def test_reduced_self_test_meets_its_targets() -> None:
     lines = [line for line in ab_table(60, seed=7, noises=list(NOISES)[:2]) if line.target]
     assert len(lines) >= 6
     assert [line for line in lines if line.verdict == "MISSED"] == []
-    trend = [line for line in trend_table(40, seed=7) if line.target]
-    assert [line for line in trend if line.verdict == "MISSED"] == []
