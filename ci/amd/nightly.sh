@@ -164,7 +164,7 @@ measure() {
 
 judge() {
     step sentinel "${mtpbench[@]}" ci sentinel "$store"
-    step trend "${mtpbench[@]}" trend "$store" --format markdown
+    step trend "${mtpbench[@]}" trend "$store" --record --format markdown
     [ -n "$dry_run" ] || cat "$out/trend.log" >> "$summary"
     case $last in
     0) word=PASS ;; 1) word=FAIL ;; 3) word=INCONCLUSIVE ;; 4) word=INCOMPARABLE ;; 5) word=NO_BASELINE ;;
