@@ -73,6 +73,15 @@ def standalone(
     )
 
 
+def plain(title: str, body: str) -> str:
+    """A page of that kind without charts, and so without a script."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{text(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>"
+    )
+
+
 def vega_bundle(version: str, cache_dir: Path) -> str:
     """Vega, Vega-Lite and vega-embed as one script. Bundling takes four seconds, so it is kept."""
     import vl_convert

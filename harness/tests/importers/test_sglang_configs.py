@@ -10,11 +10,14 @@ import yaml
 from commands import mtpbench
 
 from harness.engines.sglang_settings import SglangSettings
+from harness.engines.sglang_versions import versions
 from harness.errors import ScenarioError
 from harness.importers.sglang_configs import CONTEXT_MARGIN, read_configs
 from harness.scenario import yaml_file
 
+ROOT = Path(__file__).parents[3]
 PUBLISHED = Path(__file__).parents[1] / "standin" / "benchmark-configs.yaml"
+OURS = ROOT / "ci" / "amd" / "benchmark-configs.yaml"
 ENTRY = """
 configs:
   - name: one
@@ -77,9 +80,10 @@ def written_flags(text: str) -> dict[str, str]:
     return {name: value or "True" for name, value in found}
 
 
-def test_no_flag_no_variable_and_no_load_of_a_published_entry_is_lost() -> None:
-    entries = yaml.safe_load(PUBLISHED.read_text())["configs"]
-    made = read_configs(PUBLISHED.read_text(), "f.yaml", recipes=PUBLISHED.parent)
+@pytest.mark.parametrize("file", [PUBLISHED, OURS], ids=["published", "ours"])
+def test_no_flag_no_variable_and_no_load_of_an_entry_is_lost(file: Path) -> None:
+    entries = yaml.safe_load(file.read_text())["configs"]
+    made = read_configs(file.read_text(), "f.yaml", recipes=file.parent)
     for entry, one in zip(entries, made, strict=True):
         assert list(one.scenario.arms) == entry["variants"]
         assert one.scenario.tp == [entry["tp"]]
@@ -105,6 +109,29 @@ def test_no_flag_no_variable_and_no_load_of_a_published_entry_is_lost() -> None:
             added = {"context-length", "max-running-requests", "chat-template"}
             assert server.flags.keys() - plain.keys() <= added
             assert server.flags["context-length"] == entry["isl"] + entry["osl"] + CONTEXT_MARGIN
+
+
+@pytest.mark.parametrize("version", versions())
+def test_our_entries_of_qwen35_ask_what_our_scenario_asks(version: str) -> None:
+    """The same flags but for those that follow the load, where our own scenario has placeholders; all of them known."""
+    [short, long] = read_configs(OURS.read_text(), "f.yaml", version=version)
+    assert [short.notes, long.notes] == [("--use-chat-template became `chat: true` of all variants",)] * 2
+    ours = yaml_file.load(ROOT / "scenarios" / "mi355x-qwen35-fp8-tp2.yaml")
+    by_harness = {"context-length", "max-running-requests", "cuda-graph-max-bs-decode"}
+    for one in (short, long):
+        base, mtp = (arm.server for arm in one.scenario.resolved_arms())
+        assert isinstance(ours.server, SglangSettings)
+        for server in (base, mtp):
+            assert isinstance(server, SglangSettings)
+            theirs, wanted = (
+                {k: str(v) for k, v in each.flags.items() if k not in by_harness} for each in (server, ours.server)
+            )
+            assert theirs == wanted
+            assert (server.model, server.env) == (ours.server.model, ours.server.env)
+        assert mtp.speculation == ours.server.speculation
+        assert one.scenario.tp == ours.tp
+        assert one.scenario.workload.chat
+    assert short.scenario.arrival.concurrency == ours.arrival.concurrency
 
 
 def test_what_the_published_entries_do_not_use() -> None:
