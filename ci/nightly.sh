@@ -95,7 +95,8 @@ for scenario in "${scenarios[@]}"; do
 done
 step begin "${mtpbench[@]}" ci begin "$store" "${expected[@]}" --every "$every"
 step precheck "${mtpbench[@]}" ci precheck "${need_gpu[@]}" "${on_gpus[@]}" --wait 600
-# A node that is not free measures nothing; what the store and the pages say of the night goes on.
+if [ "$last" -eq 0 ] && [ -n "$image" ] && [ "$engine" = sglang ]; then step outside "${mtpbench[@]}" ci outside "$image"; fi
+# A node that is not free, or whose containers can't be reached, measures nothing; what the store and the pages say of the night goes on.
 [ "$last" -eq 0 ] || measure=''
 if [ -n "$measure" ]; then
     step aa "${mtpbench[@]}" aa "$sentinel" --pairs "$pairs" --store "$store" "${on_gpus[@]}" "${from[@]}"

@@ -12,6 +12,11 @@ trap 'ci/teardown.sh "$MTPBENCH_JOB" || echo "ab: containers may be left" >&2' E
 mtpbench=("${PYTHON:-python3}" -m harness)
 read -ra precheck <<< "${PRECHECK:---need-gpu --wait 600}"
 "${mtpbench[@]}" ci precheck "${precheck[@]}"
+words=("$@")
+for place in "${!words[@]}"; do
+    # Said in seconds, and not when the first server was waited for.
+    [ "${words[place]}" != --image ] || "${mtpbench[@]}" ci outside "${words[place + 1]}"
+done
 code=0
 "${mtpbench[@]}" ab "$SCENARIO" --base "$BASE" --head "$HEAD" --store "$store" "$@" || code=$?
 # 2 may also be a wrong call or a server that failed: without a run there is nothing to tell.

@@ -9,7 +9,8 @@
 #
 # Options:
 #   --scenario FILE     may be repeated. Default: scenarios/mi355x-qwen35-*.yaml
-#   --arm NAME          only this arm of the scenarios; may be repeated
+#   --arm NAME          only this arm of the scenarios; may be repeated. --arms "A B" is the same
+#   --gpus 0,1          default: the scenario's
 #   --config FILE       SGLang's benchmark-configs.yaml: its entries are measured too, results in its files
 #   --entry NAME        only this entry of --config; may be repeated
 #   --recipes FOLDER    what chat templates in --config are relative to
@@ -32,17 +33,19 @@ usage() { sed -n '2,/^set -/{s/^# \{0,1\}//;/^set -/d;p}' "${BASH_SOURCE[0]}"; }
 what=all
 case ${1:-} in measure | judge) what=$1; shift ;; esac
 store=${MTPBENCH_STORE:-} out=nightly plan='' python=python3 mtpbench_python='' pairs=0 gpu=(--need-gpu) dry_run=''
-config='' recipes='' scenarios=() arms=() entries=() skip=' '
+on=() config='' recipes='' scenarios=() arms=() entries=() skip=' '
 while [ $# -gt 0 ]; do
     case $1 in
     --no-gpu) gpu=(--no-gpu) ;;
     --dry-run) dry_run=yes ;;
     --help | -h) usage; exit 0 ;;
-    --scenario | --arm | --config | --entry | --recipes | --pairs | --store | --out | --plan | --python | --mtpbench | --skip)
+    --scenario | --arm | --arms | --gpus | --config | --entry | --recipes | --pairs | --store | --out | --plan | --python | --mtpbench | --skip)
         [ $# -gt 1 ] || { echo "nightly: $1 needs a value" >&2; exit 1; }
         case $1 in
         --scenario) scenarios+=("$2") ;;
         --arm) arms+=(--arm "$2") ;;
+        --arms) for name in $2; do arms+=(--arm "$name"); done ;;
+        --gpus) [ -z "$2" ] || on=(--gpus "$2") ;;
         --config) config=$2 ;;
         --entry) entries+=(--only "$2") ;;
         --recipes) recipes=$2 ;;
@@ -66,6 +69,7 @@ if [ -d /sgl-data ]; then
     store=${store:-/sgl-data/mtpbench-store}
 fi
 store=${store:-runs}
+[ -n "${AWS_ENDPOINT_URL:-}" ] || unset AWS_ENDPOINT_URL
 # A container's name is new each night: the board's own identity, hashed, names the host.
 if [ -z "${MTPBENCH_HOST:-}" ]; then
     identity=$(cat /sys/class/dmi/id/product_uuid 2> /dev/null || cat /sys/class/drm/card*/device/unique_id 2> /dev/null || true)
@@ -74,7 +78,9 @@ fi
 [ -z "${MTPBENCH_HOST:-}" ] || export MTPBENCH_HOST
 MTPBENCH_SERVER_PYTHON=$(command -v "$python" || echo "$python")
 export MTPBENCH_SERVER_PYTHON
-summary=${GITHUB_STEP_SUMMARY:-/dev/null}
+summary=${GITHUB_STEP_SUMMARY:-$out/summary.md}
+[ -n "$dry_run" ] || [ -n "${GITHUB_STEP_SUMMARY:-}" ] || { mkdir -p "$out" && : > "$summary"; } || exit 1
+job=${MTPBENCH_JOB:-amd-nightly}
 failed=() word=''
 
 say() { printf '%s\n' "$*"; }
@@ -89,6 +95,7 @@ step() {
     "$@" 2>&1 | tee "$out/$name.log"
     last=${PIPESTATUS[0]}
     [ "$last" -eq 0 ] || say "nightly: $name: exit code $last"
+    echo "$name $last" >> "$out/steps"
 }
 # The same, for what must succeed: a failure makes the night red, and what follows is done all the same.
 needed() {
@@ -97,20 +104,25 @@ needed() {
 }
 finish() {
     [ -z "$dry_run" ] || exit 0
-    if [ ${#failed[@]} -gt 0 ]; then word=${word:-FAILED}; [ "$word" = FAIL ] || [ "$word" = MISSING ] || word=FAILED; fi
+    if [ ${#failed[@]} -gt 0 ]; then case $word in FAIL | MISSING | INVALID) ;; *) word=FAILED ;; esac; fi
     local text="mtpbench night: ${word:-MEASURED}"
     [ ${#failed[@]} -eq 0 ] || text+=" (failed: ${failed[*]})"
     printf '\n**%s**\n' "$text" >> "$summary"
     if [ "$what" != measure ] && [ -n "${MTPBENCH_WEBHOOK:-}" ]; then
         "${mtpbench[@]}" ci notify "$store" --word "${word:-MEASURED}" --sentence "$text" || true
     fi
+    # Inside a container this is root: its files belong to whoever owns the checkout.
+    chown -R --reference=. "$out" 2> /dev/null || true
     say "$text"
     case ${word:-MEASURED} in FAILED | FAIL | INVALID | INCOMPARABLE | MISSING) exit 1 ;; *) exit 0 ;; esac
 }
 # Killed from outside, such as by the job's time limit: say so, and exit with 1, not with 143.
 trap 'failed+=(killed); finish' TERM INT
 
-[ -n "$dry_run" ] || mkdir -p "$out" || exit 1
+if [ -z "$dry_run" ]; then
+    mkdir -p "$out" || exit 1
+    : > "$out/steps" # a line for each step that ran: its name and its exit code
+fi
 if [ -z "$mtpbench_python" ]; then
     case $skip in
     *" install "*) mtpbench_python=$(command -v python3) ;;
@@ -132,7 +144,7 @@ measure() {
     [ -n "$dry_run" ] || cat "$out/inside.log" >> "$summary" 2> /dev/null
     [ "$last" -eq 0 ] || return # nothing that follows could work
     if [ "${gpu[0]}" = --need-gpu ]; then
-        needed precheck "${mtpbench[@]}" ci precheck --need-gpu --wait 600
+        needed precheck "${mtpbench[@]}" ci precheck --need-gpu --wait 600 "${on[@]}"
         [ "$last" -eq 0 ] || return
     fi
     local imported=() file name
@@ -145,11 +157,11 @@ measure() {
         scenarios=(scenarios/mi355x-qwen35-*.yaml)
     fi
     if [ "$pairs" -gt 0 ]; then
-        needed aa "${mtpbench[@]}" aa "${scenarios[0]:-${imported[0]:-}}" --pairs "$pairs" "${arms[@]}" --image none --store "$store"
+        needed aa "${mtpbench[@]}" aa "${scenarios[0]:-${imported[0]:-}}" --pairs "$pairs" "${arms[@]}" "${on[@]}" --image none --store "$store"
     fi
     for file in "${scenarios[@]}" "${imported[@]}"; do
         name=$(basename "$file" .yaml)
-        needed "run-$name" "${mtpbench[@]}" run "$file" "${arms[@]}" --image none --store "$store" --no-page
+        needed "run-$name" "${mtpbench[@]}" run "$file" "${arms[@]}" "${on[@]}" --image none --store "$store" --no-page
         [ -z "$dry_run" ] || continue
         run=$(sed -n 's/^results: //p' "$out/run-$name.log" | head -n 1)
         [ -d "$run" ] || continue
@@ -162,27 +174,42 @@ measure() {
     done
 }
 
-judge() {
-    step sentinel "${mtpbench[@]}" ci sentinel "$store"
-    step trend "${mtpbench[@]}" trend "$store" --record --format markdown
-    [ -n "$dry_run" ] || cat "$out/trend.log" >> "$summary"
-    case $last in
+# all_in: how the night went so far, for the pages and in the end; its word is left in $word.
+all_in() {
+    say "nightly: night: ${mtpbench[*]} ci night $store --steps $out/steps --site $out/site"
+    [ -z "$dry_run" ] || return
+    local code=0
+    "${mtpbench[@]}" ci night "$store" --job "$job" --steps "$out/steps" --site "$out/site" > "$out/night.md" || code=$?
+    case $code in
     0) word=PASS ;; 1) word=FAIL ;; 3) word=INCONCLUSIVE ;; 4) word=INCOMPARABLE ;; 5) word=NO_BASELINE ;;
     6) word=MISSING ;; 7) word=BIMODAL ;; 10) word=IMPROVED ;; *) word=INVALID ;;
     esac
-    if [ -n "$plan" ]; then
-        step missing "${mtpbench[@]}" ci missing "$plan" "$store"
-        [ -n "$dry_run" ] || cat "$out/missing.log" >> "$summary"
-        if [ "$last" -ne 0 ]; then
-            failed+=(missing)
-            [ "$word" = FAIL ] || word=MISSING
-        fi
-    fi
-    needed publish "${mtpbench[@]}" publish "$store" "$out/site"
-    needed issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
-    needed verify "${mtpbench[@]}" store verify "$store"
 }
 
+judge() {
+    if [ -n "$plan" ]; then needed begin "${mtpbench[@]}" ci begin "$store" --plan "$plan" --job "$job"; fi
+    step sentinel "${mtpbench[@]}" ci sentinel "$store"
+    step trend "${mtpbench[@]}" trend "$store" --record --format markdown
+    local missing=''
+    if [ -n "$plan" ]; then
+        step missing "${mtpbench[@]}" ci missing "$plan" "$store"
+        [ "$last" -eq 0 ] || missing=yes failed+=(missing)
+    fi
+    needed issues "${mtpbench[@]}" ci issues "$store" "$out/issues"
+    needed verify "${mtpbench[@]}" store verify "$store"
+    all_in
+    needed publish "${mtpbench[@]}" publish "$store" "$out/site" # after `night`, so that the pages tell it
+    all_in
+    [ -z "$dry_run" ] || return
+    # What no job delivered has one word, also where the step that says so is all that failed.
+    [ -z "$missing" ] || [ "$word" = FAIL ] || word=MISSING
+    cat "$out/night.md" "$out/missing.log" "$out/trend.log" >> "$summary" 2> /dev/null
+}
+
+if [ "$what" = all ] && [ ${#arms[@]} -eq 0 ] && [ -z "$config" ]; then
+    [ ${#scenarios[@]} -gt 0 ] || scenarios=(scenarios/mi355x-qwen35-*.yaml)
+    needed begin "${mtpbench[@]}" ci begin "$store" "${scenarios[@]}" --job "$job"
+fi
 [ "$what" = judge ] || measure
 [ "$what" = measure ] || judge
 finish

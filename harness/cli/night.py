@@ -13,6 +13,8 @@ from rich.text import Text
 
 from harness.cli.common import err, out, print_error
 from harness.cli.group import verbs_of_a_file
+from harness.cli.overrides import only_arms
+from harness.cli.plan import read_plan
 from harness.cli.store import local
 from harness.engines.command import JOB
 from harness.errors import MtpbenchError, Problem, ScenarioError
@@ -31,7 +33,13 @@ verbs = verbs_of_a_file()
 @verbs.command(name="begin")
 def begin_night(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A folder, or a store's URL.")],
-    scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")],
+    scenarios: Annotated[
+        list[Path] | None, typer.Argument(metavar="SCENARIO...", help="What this night is to measure.")
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead: all jobs of a plan, of `ci plan --output`, on any host."),
+    ] = None,
     job: Annotated[str, typer.Option(help="Names the night among those of its day. Default: $MTPBENCH_JOB.")] = "",
     every: Annotated[int, typer.Option(min=1, metavar="DAYS", help="How often this job runs: 7 for once a week.")] = 1,
 ) -> None:
@@ -39,13 +47,21 @@ def begin_night(
 
     Prints the file that holds it; `mtpbench ci night` ends it.
     """
+    if bool(scenarios) == bool(plan):
+        raise MtpbenchError("give either scenarios or --plan FILE", "mtpbench ci begin STORE --plan plan.json")
+    name = job or os.environ.get(JOB, "") or "night"
+    made = read_plan(plan) if plan else None
+    wanted = (
+        [(Path(block.file), block.arms) for block in made.blocks] if made else [(path, ()) for path in scenarios or ()]
+    )
     good, wrong = [], list[Problem]()
-    for path in scenarios:
+    for path, arms in wanted:
         try:
-            good.append(yaml_file.load(path))
+            good.append(only_arms(yaml_file.load(path), arms))
         except ScenarioError as error:
             wrong += error.problems
-    night = nights.begin(good, job or os.environ.get(JOB, "") or "night", host_name(), every)
+    whose = (nights.ANY, every, made.created_at) if made else (host_name(), every)
+    night = nights.begin(good, name, *whose)
     _write_night(store, night)
     out.print(Text(f"{store}/{night.file}: {len(night.expected)} rows are expected of {night.host}"), soft_wrap=True)
     if wrong:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.errors import MtpbenchError
 from harness.machine.inside import Inside, inspect_image
-from harness.nightly.blocks import ASSUMED, SIMULATED, Cost, Plan, make_plan, missing, stored_costs
+from harness.nightly.blocks import ASSUMED, SIMULATED, Cost, CostOf, Plan, make_plan, missing, stored_costs
 from harness.nightly.notices import STATE_FILE, after_a_night, on_watch, send, state_of
 from harness.scenario import yaml_file
 from harness.scenario.format import Scenario
@@ -57,12 +56,7 @@ def plan(
     """
     check_format(output_format, ("json", "matrix"))
     loaded = [(str(path), yaml_file.load(path)) for path in scenarios]
-    stored = stored_costs(_runs(store))
-    guessed = _guess(Path(scenarios[0]).parent / "hardware", parse_duration(assume))
-
-    def cost(scenario: Scenario, arm: str, tp: int) -> Cost:
-        return stored.get((scenario.name, arm, tp)) or guessed(scenario, arm, tp)
-
+    cost = cost_of(store, Path(scenarios[0]).parent / "hardware", parse_duration(assume))
     made = make_plan(loaded, cost, parse_duration(limit), utc_now())
     text = json.dumps(made.to_json(), indent=1) + "\n"
     if output is not None:
@@ -75,6 +69,24 @@ def plan(
         out.print(_table(made))
 
 
+def read_plan(file: Path) -> Plan:
+    """What `mtpbench ci plan --output FILE` wrote. Raises MtpbenchError."""
+    try:
+        return Plan.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise MtpbenchError(f"{file} can't be read: {error}", "mtpbench ci plan --output FILE") from error
+
+
+def cost_of(store: str, machines: Path, assumed: float) -> CostOf:
+    """What a launch takes: as stored, else as the simulator says with a file of `machines`, else as assumed."""
+    stored, guessed = stored_costs(_runs(store)), _guess(machines, assumed)
+
+    def cost(scenario: Scenario, arm: str, tp: int) -> Cost:
+        return stored.get((scenario.name, arm, tp)) or guessed(scenario, arm, tp)
+
+    return cost
+
+
 def _runs(store: str) -> list[StoredRun]:
     """What a store holds; a folder that is not there yet holds nothing."""
     if not is_url(store) and not Path(store).is_dir():
@@ -85,7 +97,7 @@ def _runs(store: str) -> list[StoredRun]:
     return [one.run for one in archive.kept if one.nightly]
 
 
-def _guess(machines: Path, assumed: float) -> Callable[[Scenario, str, int], Cost]:
+def _guess(machines: Path, assumed: float) -> CostOf:
     """What a launch takes that was never measured: the simulator's passes, warm-ups included, and a start."""
 
     def cost(scenario: Scenario, arm: str, tp: int) -> Cost:
@@ -142,10 +154,7 @@ def missing_blocks(
 
     Exit codes: 0 all is there, 1 something is MISSING.
     """
-    try:
-        made = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise MtpbenchError(f"{plan_file} can't be read: {error}", "mtpbench ci plan --output FILE") from error
+    made = read_plan(plan_file)
     found = missing(made, _runs(store))
     for one in found:
         out.print(Text(str(one), style="bold red"), soft_wrap=True)

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from harness.cli.common import out
+from harness.cli.group import verbs_of_a_file
 from harness.errors import MissingPackageError, MtpbenchError
 from harness.redact import masked
 from harness.store.runs import write_atomically
@@ -19,11 +20,10 @@ PAGE = "index.html"
 _LEFT_OUT = ("tools",)  # what pip put there
 
 
-def register(ci_app: typer.Typer) -> None:
-    """Adds the verb."""
-    ci_app.command(name="sheet")(sheet)
+verbs = verbs_of_a_file()
 
 
+@verbs.command()
 def sheet(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What ci/amd/everything.sh wrote.")],
     steps: Annotated[str, typer.Option(metavar="NAMES", help="All steps in their order, separated by blanks.")],

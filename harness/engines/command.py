@@ -6,18 +6,24 @@ Builds arguments only; nothing is started here.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from harness.errors import MtpbenchError
 from harness.fields import Container
 
 # Names the job of whose containers none may stay, however it ended: `ci/teardown.sh` removes those with its label.
 JOB, LABEL = "MTPBENCH_JOB", "mtpbench.job"
+# Where a pod of SGLang's CI finds which render devices are its own: other jobs have the rest of the host's.
+POD_DEVICES = "MTPBENCH_POD_DEVICES"
+_POD_DEVICES = "/etc/podinfo/gha-render-devices"
+_NODE = re.compile(r"/dev/dri/(?:renderD|card)\d+")
 # What ROCm needs to reach its GPUs: device nodes, their group, and ptrace for its debugger interfaces.
 _AMD = (
     "--device=/dev/kfd",
-    "--device=/dev/dri",
     "--group-add=video",
     "--cap-add=SYS_PTRACE",
     "--security-opt=seccomp=unconfined",
@@ -69,9 +75,23 @@ def in_container(
     )
 
 
+def render_devices() -> tuple[str, ...]:
+    """The AMD GPUs that may be used: those of the pod's device file where there is one, else all of /dev/dri.
+
+    The file holds docker's options or bare paths. Raises MtpbenchError where it names no device.
+    """
+    file = Path(os.environ.get(POD_DEVICES, _POD_DEVICES))
+    if not file.is_file():
+        return ("/dev/dri",)
+    found = tuple(sorted(set(_NODE.findall(file.read_text(encoding="utf-8", errors="replace")))))
+    if not found:
+        raise MtpbenchError(f"{file} names no device of /dev/dri", "It says which GPUs are this pod's.")
+    return found
+
+
 def _devices(container: Container, vendor: str, gpus: tuple[int, ...]) -> list[str]:
     if vendor == "amd":
-        return list(_AMD)
+        return [*_AMD, *(f"--device={node}" for node in render_devices())]
     if container.runtime == "podman":
         return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
     # docker parses the value as CSV, hence the quotes inside.

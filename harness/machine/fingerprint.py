@@ -110,10 +110,12 @@ def repository() -> Path:
 
 
 def commit_here() -> str | None:
-    commit = _output(["git", "rev-parse", "HEAD"], repository())
+    # In a container the checkout is somebody else's, which git would refuse to look at.
+    git = ["git", "-c", f"safe.directory={repository()}"]
+    commit = _output([*git, "rev-parse", "HEAD"], repository())
     if not commit:
         return None
-    return f"{commit}-dirty" if _output(["git", "status", "--porcelain"], repository()) else commit
+    return f"{commit}-dirty" if _output([*git, "status", "--porcelain"], repository()) else commit
 
 
 def _first_line(path: str) -> str | None:

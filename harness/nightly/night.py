@@ -29,6 +29,7 @@ from harness.verdict.compare import EXIT_CODES, Verdict
 from harness.verdict.pairs import primary_name
 
 NIGHT_VERSION = 1  # 1: first
+ANY = "any host"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _WORDS = {code: verdict for verdict, code in EXIT_CODES.items()}
 
@@ -36,6 +37,7 @@ _WORDS = {code: verdict for verdict, code in EXIT_CODES.items()}
 _DONE: dict[str, frozenset[int]] = {
     "aa": frozenset(EXIT_CODES[word] for word in Verdict) - {EXIT_CODES[Verdict.INVALID]},
     "sentinel": frozenset({0, 1}),  # 1: a host is in quarantine, whose rows are missing below
+    "missing": frozenset({0, 1}),  # 1: what the plan lacks, whose rows are missing below
     "trend": frozenset(EXIT_CODES.values()) - {EXIT_CODES[Verdict.INVALID]},
     "upstream": frozenset({0, 1}),  # 1: something upstream changed, which is no fault of this night
 }
@@ -56,7 +58,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Night:
-    """`begun_at`: UTC, ISO 8601. `steps`: exit codes by name, in order; empty until the night has ended."""
+    """`begun_at`: UTC, ISO 8601. `steps`: exit codes by name, in order; empty until the night has ended. `host`: whose
+    runs count; of a night spread over jobs it is ANY, as nobody knows beforehand where each lands."""
 
     day: date
     job: str
@@ -120,8 +123,8 @@ def worst(one: Verdict, other: Verdict) -> Verdict:
     return min(one, other, key=list(Verdict).index)
 
 
-def begin(scenarios: Iterable[Scenario], job: str, host: str, every: int = 1) -> Night:
-    """A night that is about to measure these; its job runs every so many days."""
+def begin(scenarios: Iterable[Scenario], job: str, host: str, every: int = 1, begun_at: str = "") -> Night:
+    """A night that is about to measure these, or has since `begun_at`; its job runs every so many days."""
     expected = tuple(
         Place(scenario.name, arm, tp, level)
         for scenario in scenarios
@@ -129,7 +132,9 @@ def begin(scenarios: Iterable[Scenario], job: str, host: str, every: int = 1) ->
         for arm in scenario.arms
         for level in scenario.levels()
     )
-    return Night(datetime.now(timezone.utc).date(), job_name(job), host, utc_now(), expected, {}, every)
+    begun = begun_at or utc_now()
+    day = datetime.fromisoformat(begun.replace("Z", "+00:00")).astimezone(timezone.utc).date()
+    return Night(day, job_name(job), host, begun, expected, {}, every)
 
 
 def job_name(job: str) -> str:
@@ -219,7 +224,7 @@ def _missing(night: Night, archive: Archive) -> list[tuple[Place, str]]:
     runs = [
         one.run
         for one in archive.kept
-        if one.nightly and str(one.run.environment.get("host")) == night.host and _moment(one.run) >= begun
+        if one.nightly and night.host in (ANY, str(one.run.environment.get("host"))) and _moment(one.run) >= begun
     ]
     good: set[tuple[str, str, int, LoadLevel]] = set()
     why: dict[tuple[str, str, int, LoadLevel], str] = {}

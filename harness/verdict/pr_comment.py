@@ -9,6 +9,7 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from harness.errors import MtpbenchError
 from harness.text import escape
@@ -41,6 +42,33 @@ class Pictures:
 def marker(scenario: str) -> str:
     """By which a later comment finds this one. Names have no characters that could end it."""
     return f"<!-- mtpbench-ab:{re.sub(r'[^A-Za-z0-9._-]', '_', scenario)} -->"
+
+
+class Stage(str, Enum):
+    """How far an A/B of a pull request has come before there is a verdict, or why there will be none."""
+
+    MEASURING = "measuring"
+    REFUSED = "refused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_STAGES = {
+    Stage.MEASURING: "⏳ Measuring",
+    Stage.REFUSED: "🚫 Not measured",
+    Stage.FAILED: "❌ The measurement failed",
+    Stage.CANCELLED: "⚠️ The measurement was cancelled",
+}
+
+
+def to_answer(stage: Stage, scenario: str, sentence: str, details_url: str = "") -> str:
+    """The comment that stands where the verdict will: it has that one's marker, so the verdict replaces it."""
+    out = [marker(scenario), f"### {_STAGES[stage]}", escape(_cut(sentence, 1500)), ""]
+    if details_url:
+        if not _URL.match(details_url):
+            raise MtpbenchError(f"{details_url[:200]!r} is no address", "An https URL.")
+        out += [f"[The job]({details_url})", ""]
+    return "\n".join(out)
 
 
 def to_comment(comparison: Comparison, why: str = "", pictures: Pictures | None = None) -> str:

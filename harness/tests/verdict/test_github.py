@@ -209,3 +209,65 @@ def test_the_script_that_tells_a_pull_request(tmp_path: Path, forge: Forge, ab_r
     next(ab_run.glob("passes/*.json")).write_text("{}")
     assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=110).returncode == 1
     assert len(forge.checks) == 1
+
+
+QUICK = """\
+version: 1
+name: scripted
+question: How long?
+server: {engine: scripted}
+arms: {mtp: {}}
+workload: {prompts: prose, input_tokens: 32, output_tokens: 16}
+arrival: {concurrency: [1]}
+"""
+
+
+def test_a_pull_request_is_answered_at_once_and_in_the_verdicts_place(
+    tmp_path: Path, forge: Forge, ab_run: Path
+) -> None:
+    there = {"GITHUB_TOKEN": TOKEN, "GITHUB_API_URL": forge.url, "GITHUB_REPOSITORY": "o/r"}
+    (tmp_path / "s.yaml").write_text(QUICK)
+    words = ("ci", "answer", "measuring", "--scenario", "s.yaml", "--base", "1" * 40, "--head", "2" * 40, "--pr", 7)
+    words = (*words, "--details-url", "https://job.example/1")
+    mtpbench(*words, cwd=tmp_path, check=0, **there)
+    # 4 pairs before the first look and at most 10, two launches each, half an hour a launch that nobody knows.
+    assert forge.comments[0]["body"] == (
+        "<!-- mtpbench-ab:scripted -->\n### ⏳ Measuring\n"
+        "222222222222 against 111111111111, scripted: about 240 minutes once the node is free, or up to 600 "
+        "if it stays undecided. The job ends after 230: name a scenario with fewer "
+        "arms or loads.\n\n[The job](https://job.example/1)\n"
+    )
+    mtpbench("ci", "comment", ab_run, "--pr", 7, cwd=tmp_path, check=0, **there)
+    [verdict] = forge.comments
+    assert "### ❌ FAIL" in verdict["body"]
+    assert "which scenario" in mtpbench("ci", "answer", "measuring", cwd=tmp_path, check=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"GATE": "failure", "REFUSED": "no <b>scenario</b> is called so"}, ["🚫 Not measured", "&lt;b&gt;"]),
+        (
+            {"GATE": "success", "SCENARIO": "scenarios/h200-smoke.yaml", "MEASURE": "failure"},
+            ["❌ The measurement failed"],
+        ),
+        (
+            {"GATE": "success", "SCENARIO": "scenarios/h200-smoke.yaml", "MEASURE": "cancelled"},
+            ["⚠️ The measurement was"],
+        ),
+        ({"GATE": "failure"}, ["❌ The measurement failed", "The job's log"]),
+    ],
+)
+def test_that_there_is_no_verdict_is_told(forge: Forge, said: dict[str, str], told: list[str]) -> None:
+    script = Path(__file__).parents[3] / "ci" / "pr_none.sh"
+    env = {**os.environ, "PYTHON": sys.executable, "GITHUB_TOKEN": TOKEN, "GITHUB_API_URL": forge.url,
+           "GITHUB_REPOSITORY": "o/r", "PULL_REQUEST": "7", "DETAILS": "https://job.example", "MEASURE": "skipped",
+           **said}  # fmt: skip
+    before = forge.write(f"{marker('h200-smoke')} measuring") if "SCENARIO" in said else None
+    done = subprocess.run([script], env=env, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr
+    [posted] = forge.comments
+    assert before is None or posted is before
+    for word in (*told, "[The job](https://job.example)"):
+        assert word in posted["body"]
+    assert "<b>" not in posted["body"]
