@@ -20,7 +20,7 @@ from rich.text import Text
 
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
 from harness.cli.compare import named_runs, stored_comparison, why_of
-from harness.cli.comparing import THEMES, LedgerFile, PictureUrl, Store, WhyFile
+from harness.cli.comparing import THEMES, LedgerFile, PictureUrl, Store, WhyFile, day_of
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
 from harness.cli.trend import Renamed, told_of
@@ -31,6 +31,7 @@ from harness.nightly import told as trends
 from harness.nightly.issues import issues
 from harness.nightly.issues import to_json as issues_json
 from harness.nightly.quarantine import CLEAN_NIGHTS, Mark, Period, Written, judge, periods, quarantined, release
+from harness.nightly.recovered import Row, measured_places
 from harness.stats.series import MIN_BASELINE
 from harness.store.archive import read_archive
 from harness.store.remote import Remote, is_url
@@ -269,9 +270,13 @@ def write_issues(
 ) -> None:
     """Write the text of an issue for each confirmed slowdown: FOLDER/NAME/{body.md,title,marker,owner}, issues.json.
 
-    `ci/open_issues.sh FOLDER` opens or updates them: the marker, a body's first line, is how one is found again.
+    `ci/open_issues.sh FOLDER` opens or updates them: the marker, a body's first line, is how one is found again. In a
+    place that FOLDER/measured names, what has no text any more is gone, and its issue is closed.
     """
-    found = issues(told_of(local(store), ledger, renamed=renamed, today=today), load_ledger(ledger).owner, site)
+    told = told_of(local(store), ledger, renamed=renamed, today=today)
+    found = issues(told, load_ledger(ledger).owner, site)
+    keys = [(one, one.series.key) for one in told]
+    rows = [Row(key.host, key.scenario, one.status.value, one.series.nights[-1].day) for one, key in keys]
     try:
         output.mkdir(parents=True, exist_ok=True)
         for issue in found:
@@ -284,5 +289,7 @@ def write_issues(
             write_atomically(output / issue.name / name, text.encode())
         out.print(Text(f"{output / issue.name}: {issue.title}"), soft_wrap=True)
     write_atomically(output / "issues.json", issues_json(found).encode())
+    measured = measured_places(rows, day_of(today))
+    write_atomically(output / "measured", "".join(f"{mark}\n" for mark in measured).encode())
     if not found:
         out.print(Text("no confirmed slowdown"))

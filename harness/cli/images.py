@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.ab import day_of
 from harness.cli.common import err
+from harness.cli.comparing import day_of
 from harness.cli.group import verbs_of_a_file
 from harness.machine.images import HUB, find_newest
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from harness.nightly.recovered import place_mark
 from harness.nightly.told import Name, Status, Told, percent
 from harness.text import escape
 from harness.verdict.pairs import RowKey
@@ -117,7 +118,8 @@ def _body(marker: str, scenario: str, rows: Sequence[Told], owner: Owner, site: 
     who = _owner_of(rows, owner)
     known = f"Owner: {escape(who)}" if who else "Nobody is named for it: `owners` in known-regressions.yaml would."
     worst = rows[0]
-    out = [marker, f"**{escape(worst.sentence)}**", "", known, ""]
+    place = place_mark(worst.series.key.host, worst.series.key.scenario)
+    out = [marker, place, f"**{escape(worst.sentence)}**", "", known, ""]
     out += ["| what | change | since | last night |", "|---|---:|---|---:|"]
     out += [_line(one) for one in rows[:_ROWS]]
     if len(rows) > _ROWS:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
+from harness.nightly import images
 from harness.nightly.series import Night, Series, new_name
 from harness.stats.series import Rule, Ruling
-from harness.store.ab_record import Session, sides
+from harness.store.ab_record import Party, Session, sides
 from harness.store.archive import Archive, Kept
 from harness.store.events import Event
 from harness.verdict.compare import Comparison, Verdict, compare
@@ -52,20 +53,21 @@ class Judges:
     def _of_sessions(
         self, series: Series, before: Sequence[Night], since: Sequence[Night], worse: bool, here: Sequence[Kept]
     ) -> Ruling | None:
-        old, new = ({clean(night.commit) for night in some} - {""} for some in (before, since))
+        old, new = ({what for night in some for what in (clean(night.commit), images.side(night))} - {""}
+                    for some in (before, since))  # fmt: skip
         for one in here:
             session = one.session
             assert session is not None
-            base, head = clean(session.base.commit), clean(session.head.commit)
+            base, head = _side(session.base), _side(session.head)
             if base == head or base not in old or head not in new - old:
                 continue
             verdict = self._verdict(one, session, series)
             if verdict is (Verdict.FAIL if worse else Verdict.IMPROVED):
                 return Ruling(False, f"the A/B {one.run.id} says {verdict.value}")
             if worse and verdict in (Verdict.PASS, Verdict.IMPROVED):
-                host = series.key.host
+                host, what = series.key.host, "image" if session.head.kind == "image" else "commit"
                 return Ruling(
-                    True, f"the A/B {one.run.id} says {verdict.value}, so the host {host} did, not the commit"
+                    True, f"the A/B {one.run.id} says {verdict.value}, so the host {host} did, not the {what}"
                 )
         return None
 
@@ -92,7 +94,12 @@ def _decided(one: Kept) -> bool:
     session = one.session
     if session is None or session.kind != "ab" or not session.verdict or one.run.quarantine:
         return False
-    return bool(session.base.commit and session.head.commit)
+    return bool(_side(session.base) and _side(session.head))
+
+
+def _side(party: Party) -> str:
+    """What a side of an A/B is known by in a night's record: its commit, or its image."""
+    return party.ref if party.kind == "image" else clean(party.commit)
 
 
 def clean(commit: str) -> str:

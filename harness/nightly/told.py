@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 
+from harness.nightly import images
 from harness.nightly.expected import STALE_DAYS, Due, Expected
 from harness.nightly.rulings import Rulings, clean, nobody
 from harness.nightly.series import Series
@@ -209,6 +210,8 @@ def _command(one: Series, start: int, reading: Reading) -> str:
     earlier = [n for n in range(start) if n not in reading.excursions]
     before, since = one.nights[earlier[-1] if earlier else 0], one.nights[start]
     scenario = shlex.quote(str(since.run.path / "scenario.yaml"))
+    if pair := images.sides(before, since):
+        return f"mtpbench ab {scenario} --base {shlex.quote(pair[0])} --head {shlex.quote(pair[1])}"
     base, head = clean(before.commit), clean(since.commit)
     if base and head and base != head:
         return f"mtpbench ab {scenario} --base {base} --head {head}"

@@ -1,4 +1,4 @@
-"""Can containers be reached from here? With a stand-in for docker whose containers are processes, maybe without a network."""
+"""Can containers be reached from here? A stand-in for docker, whose containers are processes, some with no network."""
 
 from __future__ import annotations
 
