@@ -62,6 +62,8 @@ while [ $# -gt 0 ]; do
 done
 [[ $minutes =~ ^[0-9]+$ ]] || { echo "everything: --minutes $minutes is no whole number" >&2; exit 1; }
 
+# shellcheck source=ci/amd/place.sh
+. ci/amd/place.sh
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 server_python=$(command -v "$python" || echo "$python")
 export MTPBENCH_SERVER_PYTHON=$server_python PYTHONUNBUFFERED=1
@@ -91,12 +93,23 @@ step() {
         return
     fi
     [ "$left" -ge "$most" ] || most=$left
-    timeout --foreground --kill-after=60 "$most" "$@" 2>&1 | tee "$out/$name.log"
-    code=${PIPESTATUS[0]}
+    # In a session of its own: what stops it is `stop` below, once, and not also the terminal's Ctrl-C.
+    setsid timeout --foreground --kill-after=60 "$most" "$@" > "$out/$name.log" 2>&1 &
+    child=$!
+    tail -n +1 -f -s 0.3 --pid="$child" "$out/$name.log" &
+    local shown=$!
+    while true; do
+        wait "$child"
+        code=$?
+        kill -0 "$child" 2> /dev/null || break # else it was `stop` that ended the waiting
+    done
+    child=''
+    wait "$shown"
     case $good in *" $code "*) ;; *) word=failed ;; esac
     [ "$code" -ne 124 ] || word=too-long
     [ $word = 'done' ] || say "$name: $word, exit code $code"
     note "$name" "$word" "$code" $((SECONDS - began))
+    [ -z "$stopped" ] || finish
 }
 # The run that a step's log names, if it is there: its next attempt goes on with it.
 run_of() {
@@ -109,9 +122,18 @@ finish() {
     local code=1
     if [ "${mtpbench[0]}" = false ]; then say "mtpbench could not be installed: $out/install.log says why"; exit 1; fi
     "${mtpbench[@]}" ci sheet "$out" --steps "${names[*]}" && code=0
+    # Inside a container this is root: its files belong to whoever owns the checkout.
+    chown -R --reference=. "$out" "$out.tar.gz" 2> /dev/null || true
     exit "$code"
 }
-trap 'finish' TERM INT
+# Ctrl-C, or the end of the container: the step ends in order, as its verb does, and the page is written all the same.
+child='' stopped=''
+# shellcheck disable=SC2329 # the trap does
+stop() {
+    stopped=yes
+    if [ -n "$child" ]; then kill -TERM "$child" 2> /dev/null; else finish; fi
+}
+trap 'stop' TERM INT
 
 mtpbench=(false)
 [ -n "$dry_run" ] || mkdir -p "$out" || exit 1

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs mtpbench inside an image of SGLang, beside its torch: into a virtual environment of its own that sees nothing
 # of the image's packages, so that `pip freeze` of the image is the same before and after. Prints that environment's Python.
-#   ci/amd/install.sh [FOLDER]          default: ~/.cache/mtpbench/venv
+#   ci/amd/install.sh [FOLDER]          default: ~/.cache/mtpbench/venv-3.10, or below $XDG_CACHE_HOME; by Python's version
 #   PYTHON=python3        the image's interpreter, whose pip installs (22.3 or newer)
 #   MTPBENCH_WHEEL=FILE   install this wheel instead of this checkout
 #   PIP_OPTIONS="…"       more options of pip install, such as --no-index --find-links FOLDER where there is no network
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-folder=${1:-$HOME/.cache/mtpbench/venv}
 python=${PYTHON:-python3}
+# By version: the folder may outlive the image, and the next one's Python may be another.
+folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/mtpbench/venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')}
 read -ra options <<< "${PIP_OPTIONS:-}"
 
 # The image's own settings are for its packages: a constraint pins its torch, a PYTHONPATH would show its packages to ours.

@@ -63,21 +63,15 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# What the pod mounts stays; what lies in the container or the checkout does not.
-if [ -d /sgl-data ]; then
-    export XDG_CACHE_HOME=${XDG_CACHE_HOME:-/sgl-data/cache} HF_HOME=${HF_HOME:-/sgl-data/hf-cache}
-    store=${store:-/sgl-data/mtpbench-store}
-fi
+# shellcheck source=ci/amd/place.sh
+. ci/amd/place.sh
+[ ! -d /sgl-data ] || store=${store:-/sgl-data/mtpbench-store}
 store=${store:-runs}
 [ -n "${AWS_ENDPOINT_URL:-}" ] || unset AWS_ENDPOINT_URL
-# A container's name is new each night: the board's own identity, hashed, names the host.
-if [ -z "${MTPBENCH_HOST:-}" ]; then
-    identity=$(cat /sys/class/dmi/id/product_uuid 2> /dev/null || cat /sys/class/drm/card*/device/unique_id 2> /dev/null || true)
-    [ -z "$identity" ] || MTPBENCH_HOST=host-$(printf %s "$identity" | sha256sum | cut -c1-10)
-fi
-[ -z "${MTPBENCH_HOST:-}" ] || export MTPBENCH_HOST
 MTPBENCH_SERVER_PYTHON=$(command -v "$python" || echo "$python")
 export MTPBENCH_SERVER_PYTHON
+case $out in /*) ;; *) out=$PWD/$out ;; esac
+export MTPBENCH_SPOOL=$out/runs # of a store behind a URL
 summary=${GITHUB_STEP_SUMMARY:-$out/summary.md}
 [ -n "$dry_run" ] || [ -n "${GITHUB_STEP_SUMMARY:-}" ] || { mkdir -p "$out" && : > "$summary"; } || exit 1
 job=${MTPBENCH_JOB:-amd-nightly}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.text import Text
@@ -13,7 +14,8 @@ from harness.store.remote import Remote, Uploader, Wanted, cache_folder, everyth
 from harness.store.runs import RunStore
 
 STORE_HELP = "Folder for results, or the URL of a store: s3://bucket/prefix."
-SPOOL = Path("runs")  # where a run is measured that goes to a URL
+# Where a run is measured that goes to a URL: a job inside a container names a folder that it may leave behind.
+SPOOL = Path(os.environ.get("MTPBENCH_SPOOL") or "runs")
 
 
 def say(line: str) -> None:

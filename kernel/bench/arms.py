@@ -238,7 +238,10 @@ def _optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ArmUnavailable(f"{name} cannot be imported: {error}") from error
+        # Of that name PyPI has another package, which is imported without complaint and has no operators.
+        theirs = "; AMD's AITER is `amd-aiter` on PyPI, `aiter` there is something else"
+        hint = theirs if name.startswith("aiter.") else ""
+        raise ArmUnavailable(f"{name} cannot be imported: {error}{hint}") from error
 
 
 ARMS: dict[str, Callable[[Inputs], Call]] = {

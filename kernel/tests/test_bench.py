@@ -71,7 +71,7 @@ def test_sets_share_no_page() -> None:
 
 def test_a_missing_library_is_a_reason() -> None:
     (inputs,) = make_inputs(Shape((20,), context_length=32), 1, CPU)
-    with pytest.raises(ArmUnavailable, match="aiter"):
+    with pytest.raises(ArmUnavailable, match=r"AMD.s AITER is `amd-aiter` on PyPI"):
         ARMS["aiter"](inputs)
 
 

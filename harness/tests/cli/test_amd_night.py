@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import venv
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from harness.engines.server import free_port
 
 ROOT = Path(__file__).parents[3]
 NIGHT = ROOT / "ci" / "amd" / "nightly.sh"
@@ -19,56 +26,100 @@ SCENARIO = """\
 version: 1
 name: shards
 question: Does a night of two jobs know which of them died?
-server: {engine: scripted, ttft: 20ms, step: 5ms}
-arms: {plain: {}, drafts: {chunk_tokens: [4], speculative: true}}
+server: {engine: llamacpp}
+arms: {plain: {}, mtp: {speculation: {draft_tokens: 3}}}
 workload: {prompts: prose, input_tokens: 32, output_tokens: 16}
 arrival: {concurrency: [1], requests_per_slot: 4, min_requests: 6}
 primary: {metric: tpot, level: 1}
 """
-# A network of its own, in which only the loopback is up; then the command in place of the shell.
-ALONE = ("unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "alone")
 
 
-@pytest.mark.serial
-@pytest.mark.timeout(600)
-def test_a_night_of_two_jobs_is_red_and_says_which_one_was_killed(tmp_path: Path) -> None:
-    try:
-        subprocess.run([*ALONE, "true"], check=True, capture_output=True, timeout=30)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no network namespace may be made here: {error}")
-    scenario, store, plan = tmp_path / "s.yaml", tmp_path / "store", tmp_path / "plan.json"
-    scenario.write_text(SCENARIO)
-    summary = tmp_path / "summary.md"
-    env = {
+@dataclass(frozen=True)
+class Container:
+    """A network of its own in which only the loopback is up, with an object storage of its own."""
+
+    pid: int
+    environment: dict[str, str]
+
+    def words(self, *command: object) -> list[str]:
+        return [str(word) for word in ("nsenter", "--target", self.pid, "--net", *command)]
+
+    def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        words = self.words(*command)
+        return subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=250)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[Container]:
+    port = free_port()
+    environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "MTPBENCH_HOST": "a-node",
-        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "tester",
+        "AWS_SECRET_ACCESS_KEY": "not-to-be-printed",
+        "AWS_DEFAULT_REGION": "us-east-1",
     }
-    command = [sys.executable, "-m", "harness", "ci", "plan", scenario, "--store", store, "--limit", "80s"]
-    command += ["--assume", "60s", "--output", plan]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=60)
+    alone = ["unshare", "--net", "bash", "-c", "ip link set lo up && echo up && exec sleep 900"]
+    with contextlib.ExitStack() as stack:
+        holder = subprocess.Popen(alone, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        stack.callback(end, holder)
+        assert holder.stdout is not None
+        if holder.stdout.readline() != "up\n":
+            assert holder.stderr is not None
+            pytest.skip(f"no network namespace may be made here: {holder.stderr.read()}")
+        inside = Container(holder.pid, environment)
+        log = stack.enter_context((tmp_path / "moto.log").open("w"))
+        moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+        storage = subprocess.Popen(inside.words(*moto), stdout=log, stderr=log)
+        stack.callback(end, storage)
+        make = "import fsspec; fsspec.filesystem('s3', skip_instance_cache=True).mkdir('nights')"
+        deadline = time.monotonic() + 90
+        while (made := inside.run(sys.executable, "-c", make)).returncode:
+            assert storage.poll() is None, (tmp_path / "moto.log").read_text()
+            assert time.monotonic() < deadline, made.stderr
+        with pytest.raises(OSError, match="refused"):  # the pod, in which this runs, reaches nothing in there
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        yield inside
 
-    def night(part: str, *more: object) -> list[str]:
-        words = [*ALONE, NIGHT, part, "--store", store, "--mtpbench", sys.executable, "--python", sys.executable]
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """With its pipes."""
+    process.kill()
+    process.communicate(timeout=20)
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(900)
+def test_a_night_of_two_jobs_is_red_and_says_which_one_was_killed(tmp_path: Path, container: Container) -> None:
+    """The whole chain, with a real model and one store at s3://…: plan, two jobs, of which one dies, and the judge."""
+    scenario, store, plan = tmp_path / "s.yaml", "s3://nights/amd", tmp_path / "plan.json"
+    scenario.write_text(SCENARIO)
+    planned = ("ci", "plan", scenario, "--store", store, "--limit", "80s", "--assume", "60s", "--output", plan)
+    made = container.run(sys.executable, "-m", "harness", *planned)
+    assert made.returncode == 0, made.stderr
+
+    def night(part: str, *more: object) -> list[object]:
+        words = [NIGHT, part, "--store", store, "--mtpbench", sys.executable, "--python", sys.executable]
         # This Python has no SGLang, which `inside` would rightly refuse.
-        words += ["--no-gpu", "--skip", "inside", *more]
-        return [str(word) for word in words]
+        return [*words, "--no-gpu", "--skip", "inside", *more]
 
-    measured = subprocess.run(
-        night("measure", "--scenario", scenario, "--arm", "plain", "--out", tmp_path / "one"),
-        env=env, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    first = night("measure", "--scenario", scenario, "--arms", "plain", "--out", tmp_path / "one")
+    measured = container.run(*first)
     assert measured.returncode == 0, measured.stdout
     assert measured.stdout.rstrip().endswith("mtpbench night: MEASURED")
+    assert list((tmp_path / "one" / "runs").glob("*-shards-*"))  # not in the checkout, whose owner is another
 
-    words = night("measure", "--scenario", scenario, "--arm", "drafts", "--out", tmp_path / "two")
+    second = night("measure", "--scenario", scenario, "--arms", "mtp", "--out", tmp_path / "two")
     killed = subprocess.Popen(
-        words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+        container.words(*second), env=container.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
     log = tmp_path / "two" / "run-s.log"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     while not (log.is_file() and "results: " in log.read_text()):
         assert killed.poll() is None
         assert time.monotonic() < deadline
@@ -76,18 +127,18 @@ def test_a_night_of_two_jobs_is_red_and_says_which_one_was_killed(tmp_path: Path
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait(20) == -signal.SIGKILL
 
-    judged = subprocess.run(
-        night("judge", "--plan", plan, "--out", tmp_path / "three"),
-        env=env, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    judged = container.run(*night("judge", "--plan", plan, "--out", tmp_path / "three"))
     assert judged.returncode == 1  # never another: the wrapper around `docker exec` would run the night again
-    assert judged.stdout.rstrip().endswith("mtpbench night: MISSING (failed: missing)")
-    for told in (judged.stdout, summary.read_text()):
-        assert "MISSING: shards.2: drafts at TP1 has no result" in told
+    assert judged.stdout.rstrip().endswith("mtpbench night: MISSING (failed: missing)"), judged.stdout
+    summary = (tmp_path / "summary.md").read_text()
+    for told in (judged.stdout, summary):
+        assert "MISSING: shards.2: mtp at TP1 has no result" in told
         assert "shards.1" not in told
     row = "shards: in 1 of 2 rows nothing that counts was measured in the night of"
-    assert row in summary.read_text()
+    assert row in summary
     assert row in " ".join((tmp_path / "three" / "site" / "index.html").read_text().split())  # the first page
+    printed = measured.stdout + judged.stdout + summary
+    assert "not-to-be-printed" not in printed
 
 
 def test_installing_leaves_an_images_packages_as_they_are(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, node: list[str]) -> None
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+        process.send_signal(signal.SIGTERM)  # as `docker stop` does, to this process alone
         assert process.wait(120) == 1
     [first, *_] = sorted(tmp_path.glob("out/runs/*/passes/*.json"))
     written = first.stat().st_mtime_ns

@@ -15,6 +15,7 @@ from launches import launch, run, save, scenario
 
 from harness.model import LoadLevel
 from harness.nightly.issues import Issue, issues
+from harness.nightly.recovered import place_mark
 from harness.nightly.series import build
 from harness.nightly.told import Told, tell
 from harness.store.runs import StoredRun
@@ -56,7 +57,10 @@ STEPS = {
 def test_one_slowdown_is_one_issue_and_keeps_its_mark_for_ever() -> None:
     [first] = issues(told(STEPS, 25))
     assert first.marker == "<!-- mtpbench-regression:scripted-a-2026-01-21 -->"
-    assert first.body.startswith(f"{first.marker}\n**TPOT at concurrency 1 \\(TP1, plain\\), scripted on a changed by")
+    here = place_mark("a", "scripted")
+    assert first.body.startswith(
+        f"{first.marker}\n{here}\n**TPOT at concurrency 1 \\(TP1, plain\\), scripted on a changed by"
+    )
     assert first.title == "scripted: TPOT +10.0 % and 1 more since 2026-01-21 on a"
     assert f"    mtpbench ab runs/r020/scenario.yaml --base {commit(19)} --head {commit(20)}" in first.body
     for night in range(25, 33):
