@@ -76,11 +76,14 @@ def container(tmp_path: Path) -> Iterator[Container]:
         moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
         storage = subprocess.Popen(inside.words(*moto), stdout=log, stderr=log)
         stack.callback(end, storage)
-        make = "import fsspec; fsspec.filesystem('s3', skip_instance_cache=True).mkdir('nights')"
-        deadline = time.monotonic() + 90
-        while (made := inside.run(sys.executable, "-c", make)).returncode:
+        deadline = time.monotonic() + 240
+        while inside.run("bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}").returncode:
             assert storage.poll() is None, (tmp_path / "moto.log").read_text()
-            assert time.monotonic() < deadline, made.stderr
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        make = "import fsspec; fsspec.filesystem('s3', skip_instance_cache=True).mkdir('nights')"
+        made = inside.run(sys.executable, "-c", make)
+        assert made.returncode == 0, made.stderr
         with pytest.raises(OSError, match="refused"):  # the pod, in which this runs, reaches nothing in there
             socket.create_connection(("127.0.0.1", port), timeout=5)
         yield inside
