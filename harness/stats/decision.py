@@ -93,7 +93,7 @@ class RowDecision:
     df: float = math.nan
     p_slower: float = 1.0
     p_faster: float = 1.0
-    p_sign_flip: float = 1.0  # of the direction that the mean has
+    left_out: int = 0  # pairs that were off
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,8 @@ def decide(
 ) -> list[RowDecision]:
     """Every row of a table of deltas (pairs, rows), at the look after its last pair; `primary` are indices of rows."""
     pairs, rows = deltas.shape
+    given = np.sum(np.isfinite(deltas), axis=0)
+    deltas = inference.without_outliers(deltas).table
     counts = np.sum(np.isfinite(deltas), axis=0)
     known = np.flatnonzero(counts >= 2)
     out = [RowDecision(State.OPEN, int(n)) for n in counts]
@@ -125,6 +127,7 @@ def decide(
     named = np.isin(known, list(primary))
     # Rows without values still count: Holm over what was planned, not over what happened to be there.
     unseen = rows - len(known)
+    worse, better = _by_itself(deltas[:, known]), _by_itself(-deltas[:, known])
     slower = _family(inference.p_above_zero(s), named, unseen)
     faster = _family(inference.p_above_zero(inference.Spread(s.n, -s.mean, s.sd, s.df)), named, unseen)
     fail_error, pass_error = plan.fail_error(pairs), plan.pass_error(pairs)
@@ -132,9 +135,9 @@ def decide(
     for i, row in enumerate(known.tolist()):
         margin = margins[row] if margins else Margins()
         state = State.OPEN
-        if slower[i] <= fail_error and low[i] > margin.tolerance and _backed(deltas[:, row]):
+        if slower[i] <= fail_error and low[i] > margin.tolerance and worse[i] and _backed(deltas[:, row]):
             state = State.SLOWER
-        elif faster[i] <= fail_error and high[i] < -margin.tolerance and _backed(-deltas[:, row]):
+        elif faster[i] <= fail_error and high[i] < -margin.tolerance and better[i] and _backed(-deltas[:, row]):
             state = State.FASTER
         elif bound[i] < margin.limit:
             state = State.NOT_SLOWER
@@ -148,8 +151,21 @@ def decide(
             float(s.df[i]),
             float(slower[i]),
             float(faster[i]),
+            int(given[row] - counts[row]),
         )
     return out
+
+
+# Found by simulation (mtpbench selftest stats): what a row must show with its own spread alone, so that one that is
+# noisier than the others does not fail on their certainty.
+_OWN_P = 0.0015
+
+
+def _by_itself(deltas: Floats) -> NDArray[np.bool_]:
+    """Which rows are worse by their own spread too; where nothing is borrowed, the t test has said that already."""
+    if deltas.shape[1] < inference.MIN_ROWS_TO_SHRINK:
+        return np.ones(deltas.shape[1], dtype=np.bool_)
+    return np.asarray(inference.own_p_above_zero(deltas) <= _OWN_P)
 
 
 def _family(p: Floats, named: NDArray[np.bool_], unseen: int) -> Floats:

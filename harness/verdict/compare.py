@@ -32,6 +32,7 @@ from harness.verdict.pairs import (
 
 # Two groups of launches this far apart are two servers, not one with some spread, if chance explains it this seldom.
 MODES_APART, MODES_P = math.log(1.05), 0.001
+MODES_ERROR = 0.005  # that any row of an A/A comparison is called so
 
 
 class Verdict(str, Enum):
@@ -295,13 +296,16 @@ def _rows(
     # Rows that can't be tested still count among those that Holm corrects for.
     padded = np.hstack([table, np.full((len(table), len(others)), np.nan)])
     decided = decide(padded, plan, margins=[*margins, *[Margins()] * len(others)], primary=named)
+    numbers = sorted({number for _, _, pairs in ready for number in pairs})
+    off = {numbers[position] for position in inference.without_outliers(table).pairs}
     rows = []
     for i, (key, metric, pairs) in enumerate(ready):
         row = Row(
             key, metric, _STATES[decided[i].state], "", decided[i], *means[i], i in named, margins[i],
             _floor(floors.get(key), decided[i].n),
         )  # fmt: skip
-        rows.append(_worded(row, pairs, len(padded[0]), plan, scenario, excuse))
+        kept = {number: pair for number, pair in pairs.items() if number not in off}
+        rows.append(_worded(row, kept, len(padded[0]), plan, scenario, excuse))
     return [*rows, *others], len(table), plan
 
 
@@ -356,7 +360,7 @@ def _floor(known: tuple[float, int] | None, n: int) -> float | None:
 
 def _worded(row: Row, pairs: Pairs, rows: int, plan: Plan, scenario: str, excuse: Excuse) -> Row:
     """The row with its sentence; two groups of launches and accepted slowdowns change its verdict."""
-    modes = _modes(row, pairs)
+    modes = _modes(row, pairs, rows)
     if modes:
         return replace(row, verdict=Verdict.BIMODAL, sentence=modes)
     if row.verdict is Verdict.FAIL:
@@ -391,24 +395,36 @@ def _moved(row: Row) -> str:
     return f"{row.key} is {100 * abs(change):.1f} % {word} ({numbers})"
 
 
-def _modes(row: Row, pairs: Pairs) -> str:
-    """Says that launches of one side fall into two groups; empty when they don't.
-
-    Two groups that both sides share pair by pair are the host's doing, and pairing has taken them out.
-    """
+def _modes(row: Row, pairs: Pairs, rows: int) -> str:
+    """Says that launches of one side fall into two groups; empty when they don't."""
+    both = [tuple(one.values[row.metric.name] for one in pair) for pair in pairs.values()]
+    logs = [[math.log(value) for value in pair if value] for pair in both if all(pair)]
+    if not logs or row.decision.sd < MODES_APART / 4:
+        return ""
+    sides = list(zip(*logs, strict=True))
     for number, side in enumerate(("base", "head")):
-        values = [launched[number].values[row.metric.name] for launched in pairs.values()]
-        logs = [math.log(value) for value in values if value]
-        if len(logs) < 5 or max(logs) - min(logs) < MODES_APART or row.decision.sd < MODES_APART / 4:
-            continue
-        groups = inference.two_groups(logs)
-        if groups and groups.p <= MODES_P and groups.high - groups.low >= MODES_APART:
+        groups = modes_of(sides[number], sides[1 - number], rows)
+        if groups is not None:
             low, high = (_number(math.exp(value), row.metric) for value in (groups.low, groups.high))
             return (
                 f"{row.key} is bistable: launches of {side} lie near {low} ({groups.n_low}) or near {high} "
                 f"({groups.n_high}), so their mean is no result. Find what differs between them."
             )
     return ""
+
+
+def modes_of(own: Sequence[float], other: Sequence[float], rows: int) -> inference.TwoGroups | None:
+    """The two groups into which one side's launches fall, by logarithms; None where they don't.
+
+    Two groups that both sides share pair by pair are the host's doing: they are taken out first. Every row of every
+    side is such a test, so each has its share of the error.
+    """
+    if len(own) < 5 or max(own) - min(own) < MODES_APART:
+        return None
+    groups = inference.two_groups(inference.without_shared(own, other))
+    if groups is None or groups.p > min(MODES_P, MODES_ERROR / (2 * rows)) or groups.high - groups.low < MODES_APART:
+        return None
+    return groups
 
 
 def _number(value: float, metric: Metric) -> str:
@@ -517,10 +533,20 @@ def _notes(base: Side, head: Side, rows: Sequence[Row], found: Sequence[Differen
             "launches of the two sides were not interleaved, so a host that drifted between them counts as a change; "
             "`mtpbench ab` measures both in turn."
         )
-    short = [row for row in rows if 0 < row.decision.n < max(r.decision.n for r in rows)]
+    off = max((row.decision.left_out for row in rows), default=0)
+    if off:
+        notes.append(
+            f"up to {off} pairs of a row were left out: a launch was off by far more than the others differ. "
+            "`mtpbench compare --format json` says of each row how many."
+        )
+    short = [row for row in rows if 0 < row.decision.n + row.decision.left_out < max(_given(r) for r in rows)]
     if short:
         notes.append(f"{len(short)} rows have fewer pairs than the others, such as {short[0].key}.")
     return notes + _causes(rows)
+
+
+def _given(row: Row) -> int:
+    return row.decision.n + row.decision.left_out
 
 
 def _causes(rows: Sequence[Row]) -> list[str]:

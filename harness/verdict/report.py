@@ -125,6 +125,7 @@ def to_json(comparison: Comparison) -> str:
             "change": _finite(one.change),
             "interval_90": one.interval,
             "pairs": decision.n,
+            "pairs_left_out": decision.left_out,
             "p_slower": decision.p_slower,
             "p_faster": decision.p_faster,
             "sd_log_ratio": _finite(decision.sd),

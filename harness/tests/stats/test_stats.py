@@ -72,6 +72,65 @@ def test_rows_that_are_one_number_are_worth_one_row() -> None:
     assert 3 < inference.effective_rows(deltas(6, 24)) <= 5  # at most pairs - 1: the safe side
 
 
+def test_a_noisy_row_does_not_borrow_the_certainty_of_the_others() -> None:
+    """One row of 24 three times as wide: its interval must hold the truth as often as any other's."""
+    draw, inside, n = np.random.default_rng(6), 0, 1000
+    for _ in range(n):
+        table = draw.normal(0, 0.0212, (6, 24))
+        table[:, 23] *= 3
+        low, high = inference.interval(inference.spread(table))
+        inside += low[23] <= 0 <= high[23]
+    assert 0.86 <= inside / n <= 0.94  # 0.74 where it borrows
+
+
+def test_launches_that_are_off_are_left_out() -> None:
+    table = deltas(8, 24)
+    table[2] += 0.26  # a launch of head, all of its rows
+    table[5] -= 0.26
+    kept = inference.without_outliers(table)
+    assert (kept.pairs, kept.values) == ((2, 5), 0)
+    assert np.all(np.isnan(kept.table[[2, 5]]))
+    assert not np.any(np.isnan(kept.table[[0, 1, 3, 4, 6, 7]]))
+    # Three that are off the same way may be what a bistable server does.
+    table[5] += 0.52
+    table[7] += 0.26
+    assert inference.without_outliers(table).pairs == ()
+    # In one row only.
+    one = deltas(10, 6)
+    one[4, 2] += 0.5
+    assert inference.without_outliers(one).values == 1
+    assert np.isnan(inference.without_outliers(one).table[4, 2])
+    assert inference.without_outliers(deltas(3, 6)).pairs == ()
+
+
+def test_generalised_esd_by_hand() -> None:
+    """Nine values around 0 and one at 10: ratio (10 - mean) / sd = 2.846, limit 2.29 at n = 10 and 5 % (Grubbs)."""
+    values = np.array([0.1, -0.1, 0.2, -0.2, 0.0, 0.1, -0.1, 0.15, -0.15, 10.0])[:, None]
+    assert inference.extreme_values(values, 1, 0.05)[:, 0].tolist() == [False] * 9 + [True]
+    # Two that mask each other are found together.
+    two = np.concatenate([values, [[10.1]]])
+    assert inference.extreme_values(two, 3, 0.05)[:, 0].tolist() == [False] * 9 + [True, True]
+    assert not inference.extreme_values(values[:9], 3, 0.05).any()
+
+
+def test_an_outlier_launch_does_not_hide_a_slowdown() -> None:
+    table = deltas(8, 24, seed=11, sd=0.015)
+    table[:, 7] += math.log(1.054)
+    table[3] -= 0.26
+    [row] = [row for row in decide(table, Plan.once(8)) if row.state is State.SLOWER]
+    assert (row.n, row.left_out) == (7, 1)
+
+
+def test_what_both_sides_share_is_no_second_group() -> None:
+    draw = np.random.default_rng(2)
+    load = np.array([0, 0.18, 0, 0, 0.18, 0.18, 0, 0, 0.18, 0])
+    base, head = (load + draw.normal(0, 0.015, 10) for _ in range(2))
+    assert (inference.two_groups(base) or pytest.fail("ten values")).p < 1e-3
+    assert (inference.two_groups(inference.without_shared(base, head)) or pytest.fail("ten values")).p > 1e-2
+    alone = inference.without_shared(base, draw.normal(0, 0.015, 10))
+    assert alone == pytest.approx(base)
+
+
 def test_gaps_and_constant_rows() -> None:
     table = deltas(6, 5)
     table[2, 0] = np.nan
