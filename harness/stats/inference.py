@@ -152,13 +152,13 @@ def without_outliers(deltas: Floats) -> Kept:
         return Kept(table)
     off: list[int] = []
     if np.sum(known) >= MIN_ROWS_TO_SHRINK:
-        away = np.abs(table[:, known] - np.nanmedian(table[:, known], axis=0))
-        unit = np.maximum(1.4826 * np.nanmedian(away, axis=0) * (1 + 1.5 / pairs), MIN_SD)
+        away = np.abs(table[:, known] - _medians(table[:, known]))
+        unit = np.maximum(1.4826 * _medians(away) * (1 + 1.5 / pairs), MIN_SD)
         with np.errstate(invalid="ignore"):
-            far, size = _median_over_rows(away / unit), _median_over_rows(away)
+            far, size = np.nan_to_num(_medians((away / unit).T)), np.nan_to_num(_medians(away.T))
         suspects = np.flatnonzero((far > PAIR_OFF) & (size > PAIR_OFF_BY))
         off = sorted(suspects[np.argsort(-far[suspects])][:most].tolist())
-        signs = np.sign(_median_over_rows(table[:, known] - np.nanmedian(table[:, known], axis=0)))[off]
+        signs = np.sign(_medians((table[:, known] - _medians(table[:, known])).T))[off]
         if len(off) >= ONE_SIDED and abs(np.sum(signs)) == len(off):
             off = []
         table[off] = np.nan
@@ -167,10 +167,13 @@ def without_outliers(deltas: Floats) -> Kept:
     return Kept(table, tuple(off), int(np.sum(extreme)))
 
 
-def _median_over_rows(values: Floats) -> Floats:
-    """NaN-aware, and 0 for a pair that has no value at all."""
-    filled = np.where(np.all(np.isnan(values), axis=1, keepdims=True), 0.0, values)
-    return np.asarray(np.nanmedian(filled, axis=1))
+def _medians(table: Floats) -> Floats:
+    """Of each column, NaN passed over; numpy's nanmedian takes twenty times as long for so few values."""
+    ordered, n = np.sort(table, axis=0), np.sum(np.isfinite(table), axis=0)
+    columns = np.arange(table.shape[1])
+    return np.asarray(
+        (ordered[np.maximum(n - 1, 0) // 2, columns] + ordered[np.minimum(n // 2, len(table) - 1), columns]) / 2
+    )
 
 
 def extreme_values(table: Floats, most: int, error: float = VALUE_OFF_P) -> NDArray[np.bool_]:
