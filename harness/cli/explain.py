@@ -201,7 +201,9 @@ def level_of(side: Side, load: float | None, factor: str, input_tokens: int) -> 
     elif primary is not None and any(one.value == primary.value for one in found):
         found = [one for one in found if one.value == primary.value]
     if input_tokens:
-        found = [one for one in found if one.input_tokens in (0, input_tokens)]
+        own = side.scenario.workload.input_tokens  # of a level that names no length
+        lengths = {input_tokens} if isinstance(own, int) and own != input_tokens else {0, input_tokens}
+        found = [one for one in found if one.input_tokens in lengths]
     loads = {one.value for one in found}
     if not found or len(loads) > 1:
         known = ", ".join(dict.fromkeys(one.label for one in levels))

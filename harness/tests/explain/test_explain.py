@@ -15,7 +15,7 @@ from accounts import C8, C16, C32, SCENARIO, case, make, seen
 from accounts import run as stored_run
 from launches import launch as launched
 
-from harness.cli.explain import subjects
+from harness.cli.explain import level_of, subjects
 from harness.errors import MtpbenchError
 from harness.explain.answer import Explanation, explain, judge
 from harness.explain.change import ONE_LAUNCH, Case, Estimate, Subject, build
@@ -483,3 +483,11 @@ def test_graphs_as_servers_describe_them() -> None:
     assert LaunchSeen("run", 0, {}).bucket(16) is None
     assert captured_batches([]) is None
     assert C32.label == "32"
+
+
+def test_a_prompt_length_that_was_not_measured_is_refused() -> None:
+    """A level that names no length has the workload's: asked for another, its numbers are no answer."""
+    side = Side("s", (attached("http://127.0.0.1:1"),), {"arm0": "arm0"})
+    assert level_of(side, 16, "", 8192) == LoadLevel(16)
+    with pytest.raises(MtpbenchError, match="no such level"):
+        level_of(side, 16, "", 32768)
