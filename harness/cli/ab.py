@@ -47,7 +47,7 @@ from harness.verdict.aa_floor import Floors
 from harness.verdict.aa_floor import floors as stored_floors
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import Comparison, Excuse, Row, power_sentence
-from harness.verdict.pairs import DEFAULT_METRICS
+from harness.verdict.pairs import AB_METRICS
 
 Arms = Annotated[
     list[str] | None, typer.Option("--arm", help="Only this arm of the scenario; may be repeated. Default: all.")
@@ -140,7 +140,7 @@ def _measure(asked: Asked, pairing: _Pairing, output: str, excuse: Excuse | None
         kind=asked.verb,
         pairs=pairing.pairs,
         first=pairing.first,
-        metrics=pairing.metrics or DEFAULT_METRICS,
+        metrics=pairing.metrics or AB_METRICS,
         only=pairing.arms,
     )
     with begin(asked, orchestration.scenario_of(loaded, base, head, session)) as run:

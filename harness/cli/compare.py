@@ -39,7 +39,7 @@ from harness.verdict.aa_floor import floors as stored_floors
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import Comparison
 from harness.verdict.compare import compare as compare_sides
-from harness.verdict.pairs import DEFAULT_METRICS, one_label, runs_of
+from harness.verdict.pairs import AB_METRICS, one_label, runs_of
 from harness.verdict.pr_comment import Pictures, to_comment
 
 verbs = verbs_of_a_file()
@@ -112,7 +112,7 @@ def stored_comparison(
         allowed, plan, metrics = (*session.allowed, *(allow or ())), session.plan, tuple(metric or session.metrics)
     else:
         base, head = one_label(runs_of(named.base, named.names[0]), runs_of(named.head, named.names[1]))
-        allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or DEFAULT_METRICS)
+        allowed, plan, metrics = tuple(allow or ()), None, tuple(metric or AB_METRICS)
     check_metrics(metrics)
     known = stored_floors(local(store, is_ab), str(head.runs[0].environment.get("host")), head.scenario.name)
     return compare_sides(

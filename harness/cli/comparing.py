@@ -19,7 +19,7 @@ from harness.store.runs import AB_FILE
 from harness.verdict import report as verdict_report
 from harness.verdict.accepted import load as load_ledger
 from harness.verdict.compare import EXIT_CODES, Comparison, Excuse
-from harness.verdict.pairs import DEFAULT_METRICS, Metric
+from harness.verdict.pairs import AB_METRICS, Metric
 from harness.verdict.pr_comment import to_comment
 
 RENDERERS = {"markdown": to_comment, "json": verdict_report.to_json}
@@ -29,7 +29,7 @@ EXIT_HELP += ", 70 a bug of mtpbench, 130 interrupted. A wrong call or a server 
 Format = Annotated[str, typer.Option("--format", help="table, markdown or json.")]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", help=f"Compare this number; may be repeated. Default: {', '.join(DEFAULT_METRICS)}."),
+    typer.Option("--metric", help=f"Compare this number; may be repeated. Default: {', '.join(AB_METRICS)}."),
 ]
 Allow = Annotated[
     list[str] | None,

@@ -112,7 +112,7 @@ class Row:
 
     @property
     def _better(self) -> str:
-        return "faster" if self.metric.unit == "s" else "higher" if self.metric.higher_is_better else "lower"
+        return "faster" if self.metric.timed else "higher" if self.metric.higher_is_better else "lower"
 
     @property
     def change(self) -> float | None:
@@ -384,7 +384,7 @@ def _moved(row: Row) -> str:
     change, interval = row.change, row.interval
     if change is None or interval is None:
         return f"{row.key} has {row.decision.n} pairs"
-    timed = row.metric.unit == "s"
+    timed = row.metric.timed
     word = ("slower" if timed else "higher") if change > 0 else ("faster" if timed else "lower")
     low, high = (100 * end for end in interval)
     numbers = f"90 % interval {low:+.1f} to {high:+.1f} %, {row.decision.n} pairs"
@@ -405,7 +405,7 @@ def _modes(row: Row, pairs: Pairs, rows: int) -> str:
     for number, side in enumerate(("base", "head")):
         groups = modes_of(sides[number], sides[1 - number], rows)
         if groups is not None:
-            low, high = (_number(math.exp(value), row.metric) for value in (groups.low, groups.high))
+            low, high = (row.metric.shown(math.exp(value)) for value in (groups.low, groups.high))
             return (
                 f"{row.key} is bistable: launches of {side} lie near {low} ({groups.n_low}) or near {high} "
                 f"({groups.n_high}), so their mean is no result. Find what differs between them."
@@ -425,10 +425,6 @@ def modes_of(own: Sequence[float], other: Sequence[float], rows: int) -> inferen
     if groups is None or groups.p > min(MODES_P, MODES_ERROR / (2 * rows)) or groups.high - groups.low < MODES_APART:
         return None
     return groups
-
-
-def _number(value: float, metric: Metric) -> str:
-    return f"{1e3 * value:.4g} ms" if metric.unit == "s" else f"{value:.4g} {metric.unit}"
 
 
 def _headline(rows: Sequence[Row], pairs: int) -> tuple[Verdict, str]:

@@ -25,6 +25,9 @@ from harness.store.runs import StoredRun, load_run
 # two that cancel (sglang #40598: more verify work; vllm #26191: fewer drafts accepted).
 DEFAULT_METRICS = ("tpot_p50", "ttft_p50", "output_throughput", "step_time_p50", "accept_length_mean")
 
+# An A/B asks the device too, where it is timed: what the host costs is not in it, so it repeats where TPOT does not.
+AB_METRICS = (*DEFAULT_METRICS, "device_time_per_token")
+
 # An absolute change below this is no change, in the metric's own unit: what the client itself may be off by at the
 # median (docs/client.md), for latencies near it.
 FLOORS = {"ttft": 1e-3, "e2e": 1e-3, "tpot": 20e-6, "itl": 20e-6, "step_gap": 0.1e-3, "step_time": 0.1e-3}
@@ -53,6 +56,17 @@ class Metric:
         many = REQUEST_METRICS[stem]
         label = many.label if how in ("p50", "mean") else f"{many.label} {how}"
         return cls(name, label, many.unit, many.higher_is_better, FLOORS.get(stem, 0.0))
+
+    @property
+    def timed(self) -> bool:
+        """Is it a time, which gets faster or slower?"""
+        return self.unit in ("s", "s/token")
+
+    def shown(self, value: float) -> str:
+        """With its unit; times in milliseconds."""
+        if self.timed:
+            return f"{1e3 * value:.4g} m{self.unit}"
+        return f"{value:.4g} {self.unit}"
 
     def delta(self, base: float, head: float) -> float:
         """The logarithm of a ratio, above zero when head is worse, whichever direction is better."""

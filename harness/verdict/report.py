@@ -67,7 +67,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
 def _value(value: float | None, row: Row) -> str:
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{1e3 * value:.4g} ms" if row.metric.unit == "s" else f"{value:.4g}"
+    return row.metric.shown(value) if row.metric.timed else f"{value:.4g}"
 
 
 def to_rich(comparison: Comparison) -> RenderableType:

@@ -36,3 +36,14 @@ def test_what_the_scenario_sets_is_no_row(measured: Path) -> None:
 def test_the_same_on_the_command_line(measured: Path, tmp_path: Path) -> None:
     done = mtpbench("compare", measured, cwd=tmp_path, check=0)
     assert "faster, not yet" in done.stdout
+
+
+def test_the_device_is_asked_where_it_is_timed(measured: Path) -> None:
+    """By default, of any two runs, and in its unit: 41.9 against 19.7 ms of forward passes a step, and prefills."""
+    sides = [f"{measured}@{arm}" for arm in ("base.mtp-upstream", "head.mtp-in-tree")]
+    found = stored_comparison(named_runs(sides), None, None, str(measured.parent), measured / "none.yaml")
+    device = next(row for row in found.rows if row.key.metric == "device_time_per_token")
+    assert device.change is not None
+    assert device.change < -0.3
+    assert "faster" in device.sentence
+    assert device.metric.shown(1.25e-3) == "1.25 ms/token"
