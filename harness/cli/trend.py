@@ -171,6 +171,7 @@ def _record(store: str, judged: Judged) -> None:
         Remote(store).put({name: content})
     else:
         append(Path(store), new)
+    out.file.flush()  # a log of both streams begins with what is wrong
     err.print(Text(f"events written down: {len(new)}"), soft_wrap=True)
 
 

@@ -47,7 +47,8 @@ def _wider(count: int) -> Callable[[np.random.Generator], Floats]:
 
 
 def _any(draw: np.random.Generator) -> Floats:
-    return np.exp(draw.uniform(math.log(0.0005), math.log(0.06), ROWS))
+    spreads: Floats = np.exp(draw.uniform(math.log(0.0005), math.log(0.06), ROWS))
+    return spreads
 
 
 def _halves(_: np.random.Generator) -> Floats:
@@ -55,7 +56,8 @@ def _halves(_: np.random.Generator) -> Floats:
 
 
 def _graded(_: np.random.Generator) -> Floats:
-    return np.exp(np.linspace(math.log(0.005), math.log(0.04), ROWS))
+    spreads: Floats = np.exp(np.linspace(math.log(0.005), math.log(0.04), ROWS))
+    return spreads
 
 
 def _heavy(draw: np.random.Generator, launches: int) -> Floats:

@@ -46,7 +46,8 @@ def _signed_field(x: Bits, place: Bits, width: Bits) -> Bits:
     bits = (width & U32(31)).astype(np.int64)
     value = _field(x, place, width).astype(np.int64)
     negative = (value >> np.maximum(bits - 1, 0)) & 1
-    return (value - (negative << bits)).astype(np.int32).view(U32)
+    field: Bits = (value - (negative << bits)).astype(np.int32).view(U32)
+    return field
 
 
 def _permuted_bytes(x: Bits, y: Bits, selector: Bits) -> Bits:

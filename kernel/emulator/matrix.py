@@ -56,7 +56,8 @@ def _rows(size: int) -> NDArray[np.int64]:
     """(registers, lanes): the row of D that each register of a lane holds, four at a time."""
     register = np.arange(size * size // 64)[:, None]
     group = LANES // size
-    return (256 // size) * (register // 4) + 4 * group + register % 4
+    rows: NDArray[np.int64] = (256 // size) * (register // 4) + 4 * group + register % 4
+    return rows
 
 
 def _matrix(wave: Wave, text: str, size: int, depth: int, form: str) -> NDArray[np.float64]:
