@@ -100,9 +100,10 @@ class _Log:
         self.blocked = 0
 
     def write(self, path: Path) -> None:
-        values = {name: np.asarray(value) for name, value in vars(self).items() if isinstance(value, array)}
+        # `Any`, since numpy's types take the names of arrays for its own options.
+        values: dict[str, Any] = {name: np.asarray(own) for name, own in vars(self).items() if isinstance(own, array)}
         partial = path.with_suffix(".partial.npz")
-        np.savez(partial, blocked=self.blocked, **values)  # type: ignore[arg-type]
+        np.savez(partial, blocked=self.blocked, **values)
         partial.replace(path)
 
 
