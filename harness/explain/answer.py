@@ -10,7 +10,17 @@ from statistics import fmean, geometric_mean
 
 from harness.errors import MtpbenchError
 from harness.explain.change import WAITING, Case, Estimate, Subject, build, relative_to_log
-from harness.explain.hypotheses import HYPOTHESES, Outcome, State, Tested, changed, equal_servers, more_pairs, unchanged
+from harness.explain.hypotheses import (
+    HELD,
+    HYPOTHESES,
+    Outcome,
+    State,
+    Tested,
+    changed,
+    equal_servers,
+    more_pairs,
+    unchanged,
+)
 from harness.explain.launches import Seen
 from harness.explain.sentences import LABELS, in_direction, notes, sentence
 from harness.explain.shares import DIRECT, Share, shares
@@ -192,9 +202,7 @@ def _cause(case: Case, tested: Sequence[Tested], found: Sequence[Share]) -> str 
     good = [
         one
         for one in tested
-        if one.outcome.state in (State.CONFIRMED, State.LIKELY)
-        and one.hypothesis.cause != NOISE
-        and sign * one.outcome.explains > 0
+        if one.outcome.state in HELD and one.hypothesis.cause != NOISE and sign * one.outcome.explains > 0
     ]
     if not good:
         return None

@@ -41,6 +41,9 @@ class State(str, Enum):
     REFUTED = "refuted"
 
 
+HELD = (State.CONFIRMED, State.LIKELY)  # it explains something
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The answer of a test: `figures` say why, `explains` how much of Δ log TPOT it accounts for, if confirmed."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.explain.change import WAITING, Case
-from harness.explain.hypotheses import CARRIES, State, Tested, changed, governed, percent, unchanged
+from harness.explain.hypotheses import CARRIES, HELD, State, Tested, changed, governed, percent, unchanged
 from harness.explain.shares import Share
 from harness.metrics.tpot_account import ACCEPTANCE, INTERFERENCE, MIX, STALLS, STEP
 from harness.stats.decision import FAIL_ERROR
@@ -57,15 +57,12 @@ def sentence(case: Case, cause: str | None, tested: Sequence[Tested], found: Seq
     sign = math.copysign(1, case.whole.mean)
     several = [one for one in found if sign * one.change.mean > 0]
     if len(several) > 1:
-        return f"{what}. {likely or ''}Causes: {_named(case, several)}{against}.{once}"
+        return f"{what}. {likely}Causes: {_named(case, several)}{against}.{once}"
     word = "Likely cause" if likely else "Cause"
     if governed(case):
-        figures = next(t.outcome.figures for t in tested if t.hypothesis.cause == cause and t.outcome.state in _HELD)
+        figures = next(t.outcome.figures for t in tested if t.hypothesis.cause == cause and t.outcome.state in HELD)
         return f"{what}. {word}: {CAUSES[cause]}: {figures}; {part}{against}.{once}"
     return f"{what}. {word}: {CAUSES[cause]}; {part}{against}.{once}"
-
-
-_HELD = (State.CONFIRMED, State.LIKELY)
 
 
 def _named(case: Case, found: Sequence[Share]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.explain.change import Case, Estimate
-from harness.explain.hypotheses import CARRIES, State, Tested, changed
+from harness.explain.hypotheses import CARRIES, HELD, Tested, changed
 from harness.metrics.tpot_account import ACCEPTANCE, INTERFERENCE, MIX, PARTS, STALLS, STEP
 from harness.stats.decision import FAIL_ERROR, TOLERANCE
 
@@ -59,5 +59,5 @@ def _carries(case: Case, part: Estimate) -> bool:
 def _owner(part: str, tested: Sequence[Tested]) -> str:
     if part != STEP:
         return _OWNERS[part]
-    held = {one.hypothesis.cause for one in tested if one.outcome.state in (State.CONFIRMED, State.LIKELY)}
+    held = {one.hypothesis.cause for one in tested if one.outcome.state in HELD}
     return next((cause for cause in DIRECT if cause in held), "")

@@ -244,8 +244,7 @@ def _rows(
         sign = -1.0 if one.number.higher_is_better else 1.0
         for row, (b, h) in enumerate(zip(one.base, one.head, strict=False)):
             table[row, column] = sign * math.log(h / b)
-    decided = iter(decide(table, Plan.once(most), margins=[Margins()] * len(judged)) if judged else [])
-    columns = iter(range(len(judged)))
+    decided = iter(enumerate(decide(table, Plan.once(most), margins=[Margins()] * len(judged)) if judged else []))
     out = []
     for one in found:
         if one.wrong is not None:
@@ -253,7 +252,7 @@ def _rows(
             ours, theirs = _geometric(one.base), _geometric(one.head)
             out.append(ImportRow(one.load, one.arm, one.number, word, ours, theirs, RowDecision(State.OPEN, 0), why))
             continue
-        decision, column = next(decided), next(columns)
+        column, decision = next(decided)
         pairs = min(len(one.base), len(one.head))
         if decision.n == 1:  # a change without an interval
             decision = RowDecision(State.OPEN, 1, mean=float(table[0, column]))

@@ -152,13 +152,14 @@ def without_outliers(deltas: Floats) -> Kept:
         return Kept(table)
     off: list[int] = []
     if np.sum(known) >= MIN_ROWS_TO_SHRINK:
-        away = np.abs(table[:, known] - _medians(table[:, known]))
+        deviations = table[:, known] - _medians(table[:, known])
+        away = np.abs(deviations)
         unit = np.maximum(1.4826 * _medians(away) * (1 + 1.5 / pairs), MIN_SD)
         with np.errstate(invalid="ignore"):
             far, size = np.nan_to_num(_medians((away / unit).T)), np.nan_to_num(_medians(away.T))
         suspects = np.flatnonzero((far > PAIR_OFF) & (size > PAIR_OFF_BY))
         off = sorted(suspects[np.argsort(-far[suspects])][:most].tolist())
-        signs = np.sign(_medians((table[:, known] - _medians(table[:, known])).T))[off]
+        signs = np.sign(_medians(deviations.T))[off]
         if len(off) >= ONE_SIDED and abs(np.sum(signs)) == len(off):
             off = []
         table[off] = np.nan
