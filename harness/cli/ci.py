@@ -20,10 +20,10 @@ from rich.text import Text
 
 from harness.cli.common import Gpus, Image, err, gpu_ids, out
 from harness.cli.compare import named_runs, stored_comparison, why_of
-from harness.cli.comparing import THEMES, LedgerFile, PictureUrl, Store, WhyFile, day_of
+from harness.cli.comparing import THEMES, LedgerFile, PictureUrl, Store, Today, WhyFile, day_of
 from harness.cli.group import verbs_of_a_file
 from harness.cli.store import local
-from harness.cli.trend import Renamed, told_of
+from harness.cli.trend import Renamed, judged_of
 from harness.errors import MissingPackageError, MtpbenchError
 from harness.machine.idle_check import GpuState, Limits, look
 from harness.machine.telemetry import open_source
@@ -31,7 +31,7 @@ from harness.nightly import told as trends
 from harness.nightly.issues import issues
 from harness.nightly.issues import to_json as issues_json
 from harness.nightly.quarantine import CLEAN_NIGHTS, Mark, Period, Written, judge, periods, quarantined, release
-from harness.nightly.recovered import Row, measured_places
+from harness.nightly.recovered import measured_places
 from harness.stats.series import MIN_BASELINE
 from harness.store.archive import read_archive
 from harness.store.remote import Remote, is_url
@@ -43,7 +43,6 @@ from harness.verdict.github import BOT, GitHub
 from harness.verdict.pr_comment import Pictures, marker, to_comment
 
 _WAIT_S = 15.0
-Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
 verbs = verbs_of_a_file()
 
@@ -243,7 +242,7 @@ def confirm(
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Run the paired A/B of each unconfirmed alert of the trend, so that a person sees only what is confirmed."""
-    commands = trends.commands(told_of(local(store), ledger, renamed=renamed, today=today))
+    commands = trends.commands(judged_of(read_archive(local(store)), ledger, renamed=renamed, today=today).told)
     for number, command in enumerate(commands):
         words = shlex.split(command)[1:]
         if "env:OLD_ENVIRONMENT" in words:
@@ -273,10 +272,8 @@ def write_issues(
     `ci/open_issues.sh FOLDER` opens or updates them: the marker, a body's first line, is how one is found again. In a
     place that FOLDER/measured names, what has no text any more is gone, and its issue is closed.
     """
-    told = told_of(local(store), ledger, renamed=renamed, today=today)
+    told = judged_of(read_archive(local(store)), ledger, renamed=renamed, today=today).told
     found = issues(told, load_ledger(ledger).owner, site)
-    keys = [(one, one.series.key) for one in told]
-    rows = [Row(key.host, key.scenario, one.status.value, one.series.nights[-1].day) for one, key in keys]
     try:
         output.mkdir(parents=True, exist_ok=True)
         for issue in found:
@@ -289,7 +286,7 @@ def write_issues(
             write_atomically(output / issue.name / name, text.encode())
         out.print(Text(f"{output / issue.name}: {issue.title}"), soft_wrap=True)
     write_atomically(output / "issues.json", issues_json(found).encode())
-    measured = measured_places(rows, day_of(today))
+    measured = measured_places(told, day_of(today))
     write_atomically(output / "measured", "".join(f"{mark}\n" for mark in measured).encode())
     if not found:
         out.print(Text("no confirmed slowdown"))

@@ -47,6 +47,7 @@ Renderer = Callable[[Any], str]
 ScenarioPath = Annotated[
     Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file (YAML); not with --resume.")
 ]
+NeedGpu = Annotated[bool, typer.Option("--need-gpu/--no-gpu", help="That no AMD GPU is there is a problem.")]
 Gpus = Annotated[str, typer.Option(help="GPU ids to use, such as 2,3. Default: the scenario's, else 0, 1, …")]
 
 Image = Annotated[

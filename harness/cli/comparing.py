@@ -67,6 +67,9 @@ def here(run: str) -> str:
     return f"{local_run(path)}{at}{arm}"
 
 
+Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
+
+
 def day_of(text: str) -> date:
     """A day as a person writes it; today, in UTC, when empty."""
     try:

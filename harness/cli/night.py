@@ -15,14 +15,13 @@ from harness.cli.common import err, out, print_error
 from harness.cli.group import verbs_of_a_file
 from harness.cli.overrides import only_arms
 from harness.cli.plan import read_plan
-from harness.cli.store import local
+from harness.cli.store import local, put
 from harness.engines.command import JOB
 from harness.errors import MtpbenchError, Problem, ScenarioError
 from harness.machine.fingerprint import host_name
 from harness.nightly import night as nights
 from harness.scenario import yaml_file
 from harness.store.archive import Archive, read_archive
-from harness.store.remote import Remote, is_url
 from harness.store.runs import write_atomically
 from harness.text import inert
 from harness.verdict.compare import EXIT_CODES
@@ -62,7 +61,7 @@ def begin_night(
             wrong += error.problems
     whose = (nights.ANY, every, made.created_at) if made else (host_name(), every)
     night = nights.begin(good, name, *whose)
-    _write_night(store, night)
+    put(store, night.file, night.to_bytes())
     out.print(Text(f"{store}/{night.file}: {len(night.expected)} rows are expected of {night.host}"), soft_wrap=True)
     if wrong:
         raise ScenarioError(wrong)
@@ -90,7 +89,7 @@ def end_night(
         begun = [night for night in nights.read_nights(root)[0] if night.job == name]
         night = nights.with_steps(begun[-1], ended) if begun else nights.unknown(name, host_name(), ended)
         found = nights.troubles(night, read_archive(root))
-        _write_night(store, night)
+        put(store, night.file, night.to_bytes())
     except MtpbenchError as error:  # the steps are known all the same
         print_error(err, error, error.hint, None, ())
         night = nights.unknown(name, host_name(), ended)
@@ -101,13 +100,6 @@ def end_night(
     if site is not None and ended.get("publish"):
         _page_of_failure(site, text)
     raise typer.Exit(EXIT_CODES[word])
-
-
-def _write_night(store: str, night: nights.Night) -> None:
-    if is_url(store):
-        Remote(store).put({night.file: night.to_bytes()})
-    else:
-        nights.save(Path(store), night)
 
 
 def _page_of_failure(site: Path, text: str) -> None:

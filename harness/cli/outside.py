@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.cli.common import out
+from harness.cli.common import NeedGpu, out
 from harness.cli.group import verbs_of_a_file
 from harness.machine.outside import Runtime, unreachable
 
@@ -19,9 +19,7 @@ def outside(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="Of the servers, NAME@sha256:…; pulled if need be.")],
     runtime: Annotated[Runtime, typer.Option(help="Which command runs it.")] = "docker",
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long its page may take to appear.")] = 30.0,
-    need_gpu: Annotated[
-        bool, typer.Option("--need-gpu/--no-gpu", help="That no AMD GPU is there is a problem.")
-    ] = True,
+    need_gpu: NeedGpu = True,
 ) -> None:
     """Can servers be measured from here, in containers of an image? Asks one, in seconds: network, folders, GPUs.
 

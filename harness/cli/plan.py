@@ -14,9 +14,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.common import check_format, err, out
+from harness.cli.common import NeedGpu, check_format, err, out
 from harness.cli.group import verbs_of_a_file
-from harness.cli.store import local
+from harness.cli.store import local, put, say_left_out
 from harness.errors import MtpbenchError
 from harness.machine.inside import Inside, inspect_image
 from harness.nightly.blocks import ASSUMED, SIMULATED, Cost, CostOf, Plan, make_plan, missing, stored_costs
@@ -92,8 +92,7 @@ def _runs(store: str) -> list[StoredRun]:
     if not is_url(store) and not Path(store).is_dir():
         return []
     archive = read_archive(local(store))
-    for text in archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    say_left_out(archive.left_out)
     return [one.run for one in archive.kept if one.nightly]
 
 
@@ -166,9 +165,7 @@ def missing_blocks(
 @verbs.command()
 def inside(
     python: Annotated[str, typer.Option(help="The image's interpreter, in which SGLang is.")] = "python3",
-    need_gpu: Annotated[
-        bool, typer.Option("--need-gpu/--no-gpu", help="That no AMD GPU is there is a problem.")
-    ] = True,
+    need_gpu: NeedGpu = True,
     markdown: Annotated[bool, typer.Option("--markdown", help="For a step summary.")] = False,
 ) -> None:
     """Can servers be measured right here, inside an image? What it holds, and everything that is in the way.
@@ -222,7 +219,7 @@ def notify(
     url = os.environ.get(_WEBHOOK, "")
     if told and url:
         send(url, told)
-    _write(store, STATE_FILE, after.to_json())  # only once it is told: else nobody ever hears of it
+    put(store, STATE_FILE, after.to_json())  # only once it is told: else nobody ever hears of it
     out.print(Text(told or f"as before: {after.word}"), soft_wrap=True)
 
 
@@ -231,14 +228,3 @@ def _read(store: str, name: str) -> bytes | None:
         return Remote(store).get([name]).get(name)
     path = Path(store) / name
     return path.read_bytes() if path.is_file() else None
-
-
-def _write(store: str, name: str, content: bytes) -> None:
-    if is_url(store):
-        Remote(store).put({name: content})
-        return
-    try:
-        Path(store).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MtpbenchError(f"can't write {store}: {error.strerror}", "Choose another store.") from error
-    write_atomically(Path(store) / name, content)

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.common import default_cache, err, out
-from harness.cli.comparing import LedgerFile, Metrics, day_of
+from harness.cli.comparing import LedgerFile, Metrics, Today, day_of
 from harness.cli.group import verbs_of_a_file
-from harness.cli.store import local
+from harness.cli.store import local, say_left_out
 from harness.cli.trend import Renamed, renaming
 from harness.selftest.year import LAST_NIGHT, NIGHTS, write_year
 from harness.store.archive import read_archive
@@ -37,7 +37,7 @@ def publish(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="Folder for the site: new, or an older site.")],
     metric: Metrics = None,
     renamed: Renamed = None,
-    today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
+    today: Today = "",
     ledger: LedgerFile = Path(FILE),
 ) -> None:
     """Write the dashboard: a static site that says whether anything is wrong tonight, and shows why.
@@ -56,8 +56,7 @@ def publish(
         archive = read_archive(local(store), lambda done, total, what: telling.watch("reading runs", done, total))
         site = gather(archive, day, utc_now(), accepted, judged, renamed=names, say=telling.say)
         size = write_site(site, target, default_cache(), telling.watch)
-    for text in site.archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    say_left_out(site.archive.left_out)
     out.print(Text(f"{target / 'index.html'}: {len(archive.kept)} runs, {size / 1e6:.1f} MB"), soft_wrap=True)
 
 

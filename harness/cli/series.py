@@ -15,9 +15,9 @@ import typer
 from rich.text import Text
 
 from harness.cli.common import err, out
-from harness.cli.comparing import day_of
+from harness.cli.comparing import Today, day_of
 from harness.cli.group import verbs_of_a_file
-from harness.cli.store import local
+from harness.cli.store import append_events, local
 from harness.cli.trend import judged_of, renaming
 from harness.errors import MtpbenchError
 from harness.nightly.diary import renames, summary
@@ -25,8 +25,9 @@ from harness.nightly.judged import Judged
 from harness.nightly.rulings import fits
 from harness.nightly.series import night_of
 from harness.nightly.told import Told
-from harness.store.events import Event, append, file_of
-from harness.store.remote import Remote, is_url
+from harness.store.archive import read_archive
+from harness.store.events import Event
+from harness.store.remote import is_url
 from harness.store.runs import rows_path
 from harness.verdict.accepted import FILE
 
@@ -38,7 +39,6 @@ Scenario = Annotated[str, typer.Option(help="Of this scenario only.")]
 Arm = Annotated[str, typer.Option(help="Of this arm only.")]
 Level = Annotated[str, typer.Option(metavar="LOAD", help='Of this load only, such as "concurrency 16".')]
 Metric = Annotated[str, typer.Option(metavar="NAME", help="Of this metric only, such as tpot_p50.")]
-Today = Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")]
 
 
 verbs = verbs_of_a_file()
@@ -63,7 +63,7 @@ def retire(
     of = _named(host, scenario, arm, level, metric)
     found = _found(_judged(store, today), of)
     last = max(one.series.nights[-1].day for one in found)
-    _append(store, [Event("retired", of, by=by, why=why, facts={"since": str(max(last, day_of(today)))})])
+    append_events(store, [Event("retired", of, by=by, why=why, facts={"since": str(max(last, day_of(today)))})])
     _say(f"retired: {len(found)} series", found)
 
 
@@ -87,7 +87,7 @@ def rename(
         if old not in {*there, *renames(known.events)}:
             some = ", ".join(sorted(there)[:6])
             raise MtpbenchError(f"no night of {store} was recorded as {old}", f"Such as: {some}")
-    _append(store, [Event("renamed", {}, by=by, why=why, facts={"old": old, "new": new}) for old, new in pairs])
+    append_events(store, [Event("renamed", {}, by=by, why=why, facts={"old": old, "new": new}) for old, new in pairs])
     out.print(Text(f"renamed: {', '.join(f'{old} is {new}' for old, new in pairs)}"), soft_wrap=True)
 
 
@@ -119,7 +119,7 @@ def close(
     if (days[-1] - days[0]).days > 3:
         told = ", ".join(map(str, days))
         raise MtpbenchError(f"these series have slowdowns from {told}", "--night DAY says which one")
-    _append(store, [Event("closed", of, by=by, why=why, facts={"night": str(days[0])})])
+    append_events(store, [Event("closed", of, by=by, why=why, facts={"night": str(days[0])})])
     _say(f"closed: {len(found)} series since {days[0]}", found)
 
 
@@ -146,7 +146,7 @@ def prune(
         out.print(Text(f"{len(old)} runs before {before} would be deleted, {len(kept)} series summed up"))
         return
     facts = {"runs": len(old), "before": str(before)}
-    _append(str(store), [Event(e.kind, e.series, by=by, why=why, facts={**e.facts, **facts}) for e in kept])
+    append_events(str(store), [Event(e.kind, e.series, by=by, why=why, facts={**e.facts, **facts}) for e in kept])
     for run in old:
         rows_path(run.path).unlink(missing_ok=True)
         shutil.rmtree(run.path)
@@ -154,7 +154,7 @@ def prune(
 
 
 def _judged(store: str, today: str) -> Judged:
-    return judged_of(local(store), Path(FILE), today=today)
+    return judged_of(read_archive(local(store)), Path(FILE), today=today)
 
 
 def _named(host: str, scenario: str, arm: str, level: str, metric: str) -> dict[str, Any]:
@@ -172,14 +172,6 @@ def _found(judged: Judged, of: dict[str, Any]) -> list[Told]:
         some = "; ".join(dict.fromkeys(str(one.series.key) for one in judged.told[:3]))
         raise MtpbenchError(f"no series has {what}", f"There are: {some}")
     return found
-
-
-def _append(store: str, events: Sequence[Event]) -> None:
-    if is_url(store):
-        name, content = file_of(events)
-        Remote(store).put({name: content})
-    else:
-        append(Path(store), events)
 
 
 def _say(first: str, found: Sequence[Told]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.text import Text
 
 from harness.cli.common import default_cache, err, print_error
 from harness.errors import StoreError
+from harness.store.events import Event, file_of
 from harness.store.manifest import seal
 from harness.store.remote import Remote, Uploader, Wanted, cache_folder, everything, is_url, mirror, uploader
-from harness.store.runs import RunStore
+from harness.store.runs import RunStore, write_below
 
 STORE_HELP = "Folder for results, or the URL of a store: s3://bucket/prefix."
 # Where a run is measured that goes to a URL: a job inside a container names a folder that it may leave behind.
@@ -20,6 +22,12 @@ SPOOL = Path(os.environ.get("MTPBENCH_SPOOL") or "runs")
 
 def say(line: str) -> None:
     err.print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def say_left_out(what: Iterable[str]) -> None:
+    """What of a store could not be read, or does not count."""
+    for text in what:
+        say(f"left out: {text}")
 
 
 def local(store: str, wanted: Wanted = everything) -> Path:
@@ -38,6 +46,20 @@ def local_run(run: str) -> Path:
     if not folder.is_dir():
         raise StoreError(f"{url} has no finished run {name}", f"mtpbench list {url}")
     return folder
+
+
+def put(store: str, name: str, content: bytes) -> None:
+    """Writes one small file into a store, under its path below the store. Raises StoreError."""
+    if is_url(store):
+        Remote(store).put({name: content})
+    else:
+        write_below(Path(store), name, content)
+
+
+def append_events(store: str, events: Sequence[Event]) -> None:
+    """Writes events down, as one file; nothing where there are none. Raises StoreError."""
+    if events:
+        put(store, *file_of(events))
 
 
 def spool(store: str) -> tuple[Path, Remote | None]:

@@ -12,18 +12,17 @@ import typer
 from rich.text import Text
 
 from harness.cli.common import check_format, err, out, show
-from harness.cli.comparing import EXIT_HELP, Format, LedgerFile, Metrics, check_metrics, day_of, excuse_of
+from harness.cli.comparing import EXIT_HELP, Format, LedgerFile, Metrics, Today, check_metrics, day_of, excuse_of
 from harness.cli.group import verbs_of_a_file
-from harness.cli.store import local
+from harness.cli.store import append_events, local, say_left_out
 from harness.errors import MtpbenchError
 from harness.nightly import report as trend_report
 from harness.nightly import told as trends
 from harness.nightly.diary import new_events, why
 from harness.nightly.judged import Judged, judge
 from harness.nightly.night import Trouble, last_nights, read_nights, troubles, worst
-from harness.store.archive import read_archive
-from harness.store.events import append, file_of, read_events
-from harness.store.remote import Remote, is_url
+from harness.store.archive import Archive, read_archive
+from harness.store.events import Event
 from harness.text import markdown_table
 from harness.verdict.accepted import FILE
 from harness.verdict.compare import EXIT_CODES
@@ -71,7 +70,7 @@ def trend(
     metric: Metrics = None,
     scenario: Annotated[str, typer.Option(help="Only this scenario.")] = "",
     renamed: Renamed = None,
-    today: Annotated[str, typer.Option(help="The day of the question, such as 2026-11-30. Default: today, UTC.")] = "",
+    today: Today = "",
     ledger: LedgerFile = Path(FILE),
     commands: Annotated[
         bool, typer.Option("--commands", help="Print only the paired A/B of each unconfirmed alert, one a line.")
@@ -87,7 +86,8 @@ def trend(
     """When did it change? Series over the nightly runs of a store, with alerts and confirmed changes."""
     check_format(output, trend_report.RENDERERS)
     check_metrics(metric or ())
-    judged = judged_of(local(store), ledger, metric, scenario, renamed, today)
+    archive = read_archive(local(store))
+    judged = judged_of(archive, ledger, metric, scenario, renamed, today)
     told = list(judged.told)
     if explain:
         _tell_why(judged, explain)
@@ -97,7 +97,7 @@ def trend(
         return
     show(told, output, trend_report.to_rich, trend_report.RENDERERS)
     word = trends.headline(told)[0]
-    for one in nights_of(local(store), day_of(today), scenario):
+    for one in troubles_of(archive, judged.events, day_of(today), scenario):
         (out if output == "table" else err).print(
             Text(f"{one.word.value}: {one.sentence}", style="bold red"), soft_wrap=True
         )
@@ -109,33 +109,17 @@ def trend(
         raise typer.Exit(code)
 
 
-def nights_of(root: Path, today: date, scenario: str = "") -> list[Trouble]:
+def troubles_of(archive: Archive, events: Sequence[Event], today: date, scenario: str = "") -> list[Trouble]:
     """What each host's last night was told to measure and did not."""
-    nights, left_out = read_nights(root)
-    for text in left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
-    last = last_nights([night for night in nights if night.day <= today], read_events(root)[0])
-    if not last:
-        return []
-    archive = read_archive(root)
+    nights, left_out = read_nights(archive.root)
+    say_left_out(left_out)
+    last = last_nights([night for night in nights if night.day <= today], events)
     found = [one for night in last for one in troubles(night, archive)]
     return [one for one in found if not scenario or one.scenario in ("", scenario)]
 
 
-def told_of(
-    root: Path,
-    ledger: Path,
-    metric: Sequence[str] | None = None,
-    scenario: str = "",
-    renamed: Sequence[str] | None = None,
-    today: str = "",
-) -> list[trends.Told]:
-    """What is to be said of every series of a store."""
-    return list(judged_of(root, ledger, metric, scenario, renamed, today).told)
-
-
 def judged_of(
-    root: Path,
+    archive: Archive,
     ledger: Path,
     metric: Sequence[str] | None = None,
     scenario: str = "",
@@ -146,11 +130,10 @@ def judged_of(
     names = dict(renaming(text) for text in renamed or [])
     day = day_of(today)
     judged = judge(
-        read_archive(root), day, tuple(metric or DEFAULT_METRICS), excuse=excuse_of(ledger, day), renamed=names,
+        archive, day, tuple(metric or DEFAULT_METRICS), excuse=excuse_of(ledger, day), renamed=names,
         scenario=scenario,
     )  # fmt: skip
-    for text in judged.archive.left_out:
-        err.print(Text(f"left out: {text}", style="yellow"), soft_wrap=True)
+    say_left_out(judged.archive.left_out)
     return judged
 
 
@@ -166,11 +149,7 @@ def _tell_why(judged: Judged, name: str) -> None:
 
 def _record(store: str, judged: Judged) -> None:
     new = new_events(judged.told, judged.events)
-    if new and is_url(store):
-        name, content = file_of(new)
-        Remote(store).put({name: content})
-    else:
-        append(Path(store), new)
+    append_events(store, new)
     out.file.flush()  # a log of both streams begins with what is wrong
     err.print(Text(f"events written down: {len(new)}"), soft_wrap=True)
 

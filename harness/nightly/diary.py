@@ -10,7 +10,7 @@ from typing import Any
 from harness.nightly.issues import slowdowns
 from harness.nightly.rulings import fits, named
 from harness.nightly.series import Past, Series
-from harness.nightly.told import Name, Status, Told
+from harness.nightly.told import ENDED, Name, Told
 from harness.stats.levels import Level
 from harness.stats.series import Change, Reading
 from harness.store.events import Event
@@ -68,7 +68,7 @@ def new_events(told: Iterable[Told], events: Sequence[Event]) -> list[Event]:
         for change in one.changes:
             of_it = _of_change(one, change, slowdown.get(id(one), "") if change is one.slowdown else "")
             out += [e for e in of_it if (e.kind, e.facts["worse"], e.facts["seen"]) not in said]
-        if one.status in (Status.MOVED, Status.RETIRED):
+        if one.status in ENDED:
             kind = one.status.value
             facts = {"since": str(one.since)}
             if not any(e.kind == kind and (e.facts.get("since") == str(one.since) or e.by) for e in known):

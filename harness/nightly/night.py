@@ -23,7 +23,7 @@ from harness.results.lines import launch_value
 from harness.scenario.format import Scenario
 from harness.store.archive import Archive
 from harness.store.events import Event
-from harness.store.runs import NIGHTS, StoredRun, read_json, utc_now, write_atomically
+from harness.store.runs import NIGHTS, StoredRun, read_json, utc_now
 from harness.text import escape
 from harness.verdict.compare import EXIT_CODES, Verdict
 from harness.verdict.pairs import primary_name
@@ -145,16 +145,6 @@ def job_name(job: str) -> str:
 def unknown(job: str, host: str, steps: Mapping[str, int]) -> Night:
     """A night that the store does not know, as it could not be noted: its steps alone judge it."""
     return Night(datetime.now(timezone.utc).date(), job, host, utc_now(), (), dict(steps))
-
-
-def save(root: Path, night: Night) -> Path:
-    """Raises StoreError."""
-    path = root / night.file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"can't write {path.parent}: {error.strerror}", "Choose another store.") from error
-    return write_atomically(path, night.to_bytes())
 
 
 def read_nights(root: Path) -> tuple[list[Night], list[str]]:

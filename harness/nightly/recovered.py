@@ -7,22 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 
+from harness.nightly.told import ENDED, Status, Told
+
 FRESH_DAYS = 1  # last night, in any time zone
-_MEASURED = ("ok", "alert", "regressed")  # statuses that say where a row's level is
-_ENDED = ("moved", "retired")  # judged no more
-
-
-@dataclass(frozen=True)
-class Row:
-    """A series: whose it is, what the trend calls it, and its last night."""
-
-    host: str
-    scenario: str
-    status: str
-    last: date
+_MEASURED = (Status.OK, Status.ALERT, Status.REGRESSED)  # they say where a row's level is
 
 
 def place_mark(host: str, scenario: str) -> str:
@@ -31,14 +21,14 @@ def place_mark(host: str, scenario: str) -> str:
     return f"<!-- mtpbench-place:{digest[:16]} -->"
 
 
-def measured_places(rows: Iterable[Row], today: date) -> list[str]:
+def measured_places(told: Iterable[Told], today: date) -> list[str]:
     """Marks of the places that say of every row, last night, where it stands."""
-    places: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.status not in _ENDED:
-            places.setdefault((row.host, row.scenario), []).append(row)
+    places: dict[tuple[str, str], list[Told]] = {}
+    for one in told:
+        if one.status not in ENDED:
+            places.setdefault((one.series.key.host, one.series.key.scenario), []).append(one)
     return [
         place_mark(*place)
         for place, of_it in places.items()
-        if all(row.status in _MEASURED and (today - row.last).days <= FRESH_DAYS for row in of_it)
+        if all(one.status in _MEASURED and (today - one.series.nights[-1].day).days <= FRESH_DAYS for one in of_it)
     ]

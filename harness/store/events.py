@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.errors import StoreError
-from harness.store.runs import EVENTS, utc_now, write_atomically
+from harness.store.runs import EVENTS, utc_now, write_below
 
 EVENT_VERSION = 1  # 1: first
 KINDS = ("alert", "confirmed", "drift", "undone", "closed", "moved", "retired", "renamed", "summary")
@@ -63,14 +62,7 @@ def append(root: Path, events: Sequence[Event], now: str = "") -> Path | None:
     """Writes events into a store in a folder. Raises StoreError."""
     if not events:
         return None
-    name, content = file_of(events, now)
-    path = root / name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"can't write {path.parent}: {error.strerror}", "Choose another store.") from error
-    write_atomically(path, content)
-    return path
+    return write_below(root, *file_of(events, now))
 
 
 def read_events(root: Path) -> tuple[list[Event], list[str]]:

@@ -270,6 +270,16 @@ def write_atomically(path: Path, content: bytes) -> Path:
     return path
 
 
+def write_below(root: Path, name: str, content: bytes) -> Path:
+    """A file of a store in a folder, whose folders are made where they are not there. Raises StoreError."""
+    path = root / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"can't write {path.parent}: {error.strerror}", "Choose another store.") from error
+    return write_atomically(path, content)
+
+
 def _explain(error: OSError, path: Path) -> StoreError:
     if error.errno in _FULL:
         return StoreError(

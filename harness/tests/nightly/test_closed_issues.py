@@ -10,8 +10,13 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from launches import launch, run
 
-from harness.nightly.recovered import Row, measured_places, place_mark
+from harness.model import LoadLevel
+from harness.nightly.recovered import measured_places, place_mark
+from harness.nightly.series import Night, Series, SeriesKey
+from harness.nightly.told import Status, Told
+from harness.verdict.pairs import RowKey
 
 SCRIPT = Path(__file__).parents[3] / "ci" / "open_issues.sh"
 MARK = "<!-- mtpbench-regression:scripted-a-2026-01-21 -->"
@@ -93,17 +98,23 @@ def test_what_was_closed_here_is_opened_again_if_it_returns(tmp_path: Path) -> N
     assert [call.rstrip() for call in calls] == ["issue reopen 7", "issue edit 7"]
 
 
+def series(scenario: str, last: date) -> Series:
+    key = SeriesKey("a", "f", scenario, RowKey("tpot_p50", "mtp", 1, LoadLevel(1)))
+    return Series(key, (Night(last, 0.01, 1, run([launch(0, 0.01)])),))
+
+
 def test_a_place_counts_only_if_every_row_of_it_was_measured_last_night() -> None:
     today = date(2026, 1, 21)
-    good = Row("a", "scripted", "ok", today)
-    other = replace(good, scenario="other")
-    assert measured_places([good, replace(good, status="alert"), other], today) == [HERE, place_mark("a", "other")]
+    good = Told(series("scripted", today), Status.OK, "")
+    other = replace(good, series=series("other", today))
+    assert measured_places([good, replace(good, status=Status.ALERT), other], today) == [HERE, place_mark("a", "other")]
     for bad in (
-        replace(good, status="missing"),
-        replace(good, status="stale"),
-        replace(good, status="young"),
-        replace(good, last=today - timedelta(2)),
+        replace(good, status=Status.MISSING),
+        replace(good, status=Status.STALE),
+        replace(good, status=Status.YOUNG),
+        replace(good, series=series("scripted", today - timedelta(2))),
     ):
         assert measured_places([good, bad], today) == []
     # What goes on as another series says nothing, in either direction.
-    assert measured_places([good, replace(good, status="moved", last=date(2025, 1, 1))], today) == [HERE]
+    moved = Told(series("scripted", date(2025, 1, 1)), Status.MOVED, "")
+    assert measured_places([good, moved], today) == [HERE]

@@ -25,14 +25,14 @@ from harness.metrics.definitions import PassView, pass_row
 from harness.model import LoadLevel, Pass, PassKey, PassRecord
 from harness.nightly.issues import issues
 from harness.nightly.judged import judge
-from harness.nightly.night import Night, Place, save
+from harness.nightly.night import Night, Place
 from harness.nightly.report import to_json, to_markdown
 from harness.nightly.told import Status, Told, commands, headline, percent
 from harness.scenario.format import Scenario
 from harness.store.ab_record import Party, Session, sides
 from harness.store.archive import Archive, Kept
 from harness.store.events import Event, append
-from harness.store.runs import StoredRun
+from harness.store.runs import StoredRun, write_below
 from harness.tests.nightly.test_trend import commit
 from harness.verdict.accepted import Entry, Ledger
 from harness.verdict.compare import EXIT_CODES, Verdict, compare
@@ -310,7 +310,8 @@ def told_to_run(store: Store, *arms: str, every: int = 1, name: str = "scripted"
     """Tonight's plan of host a: these arms."""
     places = tuple(Place(name, arm, 1, LEVEL) for arm in arms)
     begun = f"{store.today}T01:00:00+00:00"
-    save(store.root, Night(store.today, f"{name}-{every}", "a", begun, places, {}, every))
+    night = Night(store.today, f"{name}-{every}", "a", begun, places, {}, every)
+    write_below(store.root, night.file, night.to_bytes())
     return store
 
 

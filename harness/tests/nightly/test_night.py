@@ -20,15 +20,18 @@ from dashboards.scenario_page import scenario_page
 from dashboards.site import gather
 from harness.machine.fingerprint import host_name
 from harness.nightly.night import Night, begin, read_nights, troubles, unknown
-from harness.nightly.night import save as save_night
 from harness.store.archive import read_archive
-from harness.store.runs import NIGHTS, utc_now
+from harness.store.runs import NIGHTS, utc_now, write_below
 from harness.verdict.accepted import Ledger
 
 ROOT = Path(__file__).parents[3]
 CHAIN = ["begin", "precheck", "aa", "run-x", "sentinel", "confirm", "trend", "issues", "verify", "upstream", "publish"]
 GOOD = "".join(f"{step} 0\n" for step in CHAIN)
 TPOT = [0.0100, 0.0101, 0.0099]
+
+
+def save_night(root: Path, night: Night) -> None:
+    write_below(root, night.file, night.to_bytes())
 
 
 def night_store(root: Path, days: int = 12) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from sglang_sources import Sources
+
 from harness.upstream.flag_table import flag_table
-from harness.upstream.reader import Tree
 
 ARGUMENTS = """
 class ServerArgs:
@@ -14,15 +15,6 @@ class ServerArgs:
         parser.add_argument("--page-size", type=int, default=1)
         parser.add_argument("{flag}", type=str, default="")
 """
-
-
-class Sources(Tree):
-    def __init__(self, version: str, files: dict[str, str]) -> None:
-        super().__init__(version, "memory", list(files))
-        self.files = files
-
-    def text(self, path: str) -> str:
-        return self.files[path]
 
 
 def version(name: str, flag: str, variable: str) -> Sources:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from servers import launch_context
+from sglang_sources import Sources
 
 from harness.cli.app import main
 from harness.engines.sglang import _COUNTERS, _ENV, Sglang
@@ -20,7 +21,7 @@ from harness.upstream import checks
 from harness.upstream.checks import Check, Flag, Gate
 from harness.upstream.drift import DRIFT, HOLDS, NOT_EXPECTED, UNKNOWN, DriftReport, drift_of
 from harness.upstream.expectations import BEYOND_SGLANG, EXPECTATIONS, SUPPORTED
-from harness.upstream.reader import Tree, UpstreamError, WheelTree, release
+from harness.upstream.reader import UpstreamError, WheelTree, release
 from harness.upstream.render import delta, headline, to_json, to_markdown
 from kernel import gate
 
@@ -42,17 +43,6 @@ def sources(version: str) -> dict[str, str]:
         if len(words) == 1 or words[0] == version:
             files[words[-1]] = body
     return files
-
-
-class Sources(Tree):
-    """A version held in memory."""
-
-    def __init__(self, version: str, files: dict[str, str]) -> None:
-        super().__init__(version, "memory", list(files))
-        self.files = files
-
-    def text(self, path: str) -> str:
-        return self.files[path]
 
 
 def changed(path: str, old: str, new: str, version: str = "0.5.23") -> Sources:
